@@ -821,7 +821,7 @@ def _by_party(parts: Iterable[PartyModel]) -> dict[str, PartyModel]:
             other = f"that of {first.party}" if first.party else "the analyst's"
             raise ConfigError("model-parts-differ", f"{whose} comes from a different session than {other}")
     if not by_party:
-        raise ConfigError("model-parts-missing", "there are no model parts to assemble")
+        raise ConfigError("model-parts-missing", "there are no model parts; pass the part of each party")
     return by_party
 
 

@@ -182,7 +182,7 @@ def test_parts_that_do_not_belong_together():
             parts["bank"],
             other.party_models["telco"],
         ],
-        "there are no model parts to assemble": [],
+        "there are no model parts; pass the part of each party": [],
     }
     for words, given in refused.items():
         with pytest.raises(ConfigError, match=words):

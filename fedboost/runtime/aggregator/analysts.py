@@ -1,7 +1,7 @@
-"""The analysts' side of an aggregator: requests for sessions, waiting for parties, streams of events, and
-preflight checks.
+"""Handles the calls of analysts to an aggregator: requests for sessions, waiting for parties, streams of
+events, and preflight checks.
 
-An analyst who returns with the terms of an earlier request follows the session that it started.
+If an analyst calls again with the same terms, the call follows the session that the earlier request started.
 """
 
 import asyncio
@@ -54,35 +54,36 @@ from fedboost.wire.messages import (
     encode_train_event,
 )
 
-# ---- Reading what callers send, outside the event loop: terms may have megabytes ------------------------
-# Of each caller one thing is read at a time; the rest waits. Small things never wait for a large one of
+# ---- Parsing what callers send, outside the event loop: terms can be megabytes long ---------------------
+# For each caller, one text is parsed at a time; the others wait. A small text never waits for a large text of
 # another caller.
 
 
 SMALL = 1 << 16
-"""Bytes that can be parsed in some milliseconds: terms with a thousand columns."""
+"""Maximum number of bytes of a small text, which can be parsed in a few milliseconds: terms with a thousand
+columns."""
 
 T = TypeVar("T")
 
 
 class Reader:
-    """Parses what callers send in two threads: one for small texts and one for large ones, so that a small
-    text never waits for a large one."""
+    """Parses the texts that callers send. One thread parses small texts and another one parses large texts,
+    so that a small text never waits for a large one."""
 
     def __init__(self) -> None:
         self._small, self._large = asyncio.Semaphore(1), asyncio.Semaphore(1)
         self._turns = WeakValueDictionary[str, asyncio.Lock]()
-        """One lock per caller. It is held while something of the caller is read, even if the call ends
-        meanwhile."""
+        """One lock per caller. It is held while a text of the caller is parsed, even if the call ends in the
+        meantime."""
 
     async def run(self, caller: str, size: int, read: Callable[[], T]) -> T:
-        """Call `read` in a thread, and return its result or raise its exception. Each caller has one thing
-        read at a time.
+        """Call `read` in a thread, and return its result or raise its exception. For each caller, only one
+        call of `read` runs at a time.
 
         Args:
             caller: name of the caller.
             size: number of bytes that `read` parses.
-            read: the function.
+            read: function that parses the text.
         """
         turn = self._turns.setdefault(caller, asyncio.Lock())
         await turn.acquire()
@@ -104,15 +105,15 @@ class Reader:
 
 
 MAX_WAITING = 16
-"""Maximum number of analysts that may wait for parties or for another session to end."""
+"""Maximum number of analysts who may wait for parties or for another session to end."""
 MAX_WAITING_OF_ANALYST = 4
-"""Maximum number of waiting sessions per analyst, by name."""
+"""Maximum number of waiting sessions per analyst. Analysts are distinguished by name."""
 
 
 @dataclass(frozen=True)
 class Waiter:
     """An analyst who waits for a session to start. analyst: name, or "" if the aggregator runs without keys;
-    since: seconds since 1970."""
+    since: time of the request in seconds since 1970."""
 
     analyst: str
     terms: Terms
@@ -136,7 +137,7 @@ class Analysts:
     here: dict[int, tuple[str, Arrival]] = field(default_factory=dict)
     """The analysts who follow a session or wait for one, by call."""
     on_stop: Callable[[str, str], None] = lambda analyst, digest: None
-    """Called with analyst and terms' digest when the analyst no longer wants the session under these
+    """Called with the analyst and the digest of the terms when an analyst stops the session under these
     terms."""
     reader: Reader = field(default_factory=Reader)
 
@@ -152,7 +153,7 @@ class Analysts:
             self.here.pop(id(context), None)
 
     async def _train(self, request: bytes, context: Any, peer: Peer) -> AsyncGenerator[TrainEvent, None]:
-        """Yield the events of an analyst's session, from submitting the terms to the model."""
+        """Yield the events of an analyst's session, from the submission of the terms to the model."""
         name = ""
         try:
             check_version(context, "analyst")
@@ -211,8 +212,8 @@ class Analysts:
         self, terms: Terms, analyst: str, since: float | None = None
     ) -> AsyncGenerator[tuple[str, ...], None]:
         """Wait until a session under these terms may start, or another call of the analyst has started it. At
-        each change, yields the parties that are not connected yet (an empty tuple if only another session is
-        in the way).
+        each change, yields the parties that are not connected yet (an empty tuple if the wait is only for
+        another session to end).
 
         Args:
             analyst: name and key of the analyst, as in `Sessions`.
@@ -273,9 +274,9 @@ class Analysts:
         if the signature or the terms are invalid.
 
         Args:
-            caller: peer that sent the text; its texts are parsed one at a time.
+            caller: peer that sent the text. Texts of the same peer are parsed one at a time.
             text: the terms.
-            signed: the signature, or None without keys.
+            signed: the signature, or None if the aggregator runs without keys.
             name: name of the analyst.
         """
         check_signed(self.sessions.trust, text, signed, name, key_exchange.SESSION)
@@ -288,8 +289,8 @@ class Analysts:
 
 
 def terms_with_parties(text: str) -> Terms:
-    """Parse terms. Raises ConfigError if they do not name parties. Meant to run in a thread, as terms may
-    have megabytes."""
+    """Parse terms. Raises ConfigError if the terms do not name parties. Meant to run in a thread, because
+    terms can be several megabytes long."""
     terms = terms_of(text)
     if not terms.parties:
         raise ConfigError(
@@ -301,15 +302,16 @@ def terms_with_parties(text: str) -> Terms:
 
 # ---- Checks of terms: an analyst asks all parties whether they would take part, without a session -------
 # Each party gets the terms with the analyst's signature and answers for itself. One that is absent, or does
-# not answer in time, is listed with the reason. Nothing of a check is kept.
+# not answer in time, is listed with the reason. No result of a check is kept.
 
 
 MAX_CHECKS = 4
-"""Maximum number of preflight checks in progress, of all analysts."""
+"""Maximum number of preflight checks in progress, for all analysts together."""
 MAX_CHECKS_OF_ONE = 2
-"""Maximum number of checks in progress per analyst with keys. A party that does not answer blocks them."""
+"""Maximum number of checks in progress per analyst with keys. A check is in progress until all parties have
+answered or `SITE_SECONDS` have passed."""
 SITE_SECONDS = 60.0
-"""Seconds within which a site must answer. It may have to read all its rows."""
+"""Seconds within which a site must answer. The site may have to read all its rows first."""
 
 
 @dataclass
@@ -323,8 +325,8 @@ class Reviewer:
 
 @dataclass(eq=False)
 class Checks:
-    """Handler of preflight checks, in which an analyst asks all parties whether they would take part: the
-    RPCs `Advise` for parties and `Check` for analysts."""
+    """Handler of preflight checks, in which an analyst asks all parties whether they would take part. It
+    serves the RPC `Advise` to parties and the RPC `Check` to analysts."""
 
     _trust: Trust | None
     _admission: Admission
@@ -346,7 +348,7 @@ class Checks:
         task = asyncio.current_task()
         assert task is not None
         reviewer = Reviewer(Outgoing(task.cancel))
-        self._reviewers[name] = reviewer  # replaces that of a connection that is about to end
+        self._reviewers[name] = reviewer  # replaces the stream of a connection that is about to end
         try:
             async with sending(reviewer.outgoing, context, self._log):
                 await self._read(requests, reviewer, peer)
@@ -363,7 +365,8 @@ class Checks:
                     answer.set_result(None)
 
     async def _read(self, requests: AsyncIterator[bytes], reviewer: Reviewer, peer: Peer) -> None:
-        """Receive a party's answers. Raises PeerError if too many were not requested."""
+        """Receive a party's answers. Raises PeerError if the party sends too many answers that were not
+        requested."""
         async for data in requests:
             objections = decode_objections(data)
             answer = reviewer.asked.get(objections.number)

@@ -1,13 +1,13 @@
 """The archive of ended sessions and their models, the queue of submitted sessions, and the status of an
 aggregator.
 
-Each ended session has a file NAME.json with its facts in the folder `ended` of the state folder, and
+In the folder `ended` of the state folder, each ended session has a file NAME.json with its facts, and a file
 NAME.model if it has a model. At most MAX_ENDED finished and MAX_FAILED failed sessions are kept. Beyond that,
 the oldest session of the analyst with the most sessions is deleted. So no analyst displaces another's
 sessions, and no failed session displaces a model.
 
-Only the aggregator's user can read the files. If a file cannot be written or read, that is logged and the
-session stays in memory.
+Only the aggregator's user can read the files. If a file cannot be written, this is logged and the session
+stays in memory. If a file cannot be read, this is logged and the file is skipped.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class Archive:
         self._folder = None if state is None else state / FOLDER
         self._log = log
         self._models: dict[str, bytes] = {}
-        """Models that are not on disk, or not yet."""
+        """Session name -> model file that is not, or not yet, on disk."""
         self._writing: set[asyncio.Task[None]] = set()
         self._disk = asyncio.Lock()
         """Held while writing, so that files are written in sequence and no session is written after it was
@@ -90,7 +90,9 @@ class Archive:
     def add(self, session: ActiveSession) -> None:
         try:
             facts, model = facts_of(session)
-            if self.find(facts.name) is not None:  # it ended in an earlier process, which has all its counts
+            if (
+                self.find(facts.name) is not None
+            ):  # it ended in an earlier process, which recorded all its counts
                 return
             self.ended.insert(0, facts)
             dropped = self._make_room()
@@ -109,7 +111,7 @@ class Archive:
         return next((facts for facts in self.ended if facts.name == name), None)
 
     def model(self, name: str) -> bytes | None:
-        """Return the model file of a session by name, or None if it is not kept. Reads from disk."""
+        """Return the content of a session's model file, or None if it is not kept. Reads from disk."""
         try:
             with self.model_file(name) or BytesIO() as opened:
                 return opened.read() or None
@@ -117,7 +119,7 @@ class Archive:
             return None
 
     def model_file(self, name: str) -> BinaryIO | None:
-        """Open the model file of a session by name, for reading in parts. Returns None if it is not kept."""
+        """Open the model file of a session, for reading in chunks. Returns None if it is not kept."""
         if self.find(name) is None:
             return None
         model = self._models.get(name)
@@ -138,7 +140,7 @@ class Archive:
         await asyncio.gather(*self._writing, return_exceptions=True)
 
     def _make_room(self) -> list[str]:
-        """Drop sessions as long as there are too many. Returns their names."""
+        """Drop sessions until no limit is exceeded. Returns the names of the dropped sessions."""
         dropped = []
         for failed, most in ((False, MAX_ENDED), (True, MAX_FAILED)):
             alike = [facts for facts in reversed(self.ended) if bool(facts.reason) is failed]
@@ -156,7 +158,7 @@ class Archive:
                 self._models.pop(facts.name, None)
 
     def _write(self, folder: Path, facts: EndedSession, model: bytes, dropped: list[str]) -> bool:
-        """Write a session to disk and delete the files of dropped ones. Returns False if that fails."""
+        """Write a session to disk, and delete the files of dropped sessions. Returns False if that fails."""
         try:
             if model:
                 write_atomically(folder / f"{facts.name}.model", model, 0o600)
@@ -182,7 +184,7 @@ class Archive:
 
 
 def nonce_of(request: Request | None) -> str:
-    """Return the nonce that identifies a signed request, or an empty string if nothing is signed."""
+    """Return the nonce that identifies a signed request, or an empty string if there is no request."""
     return "" if request is None else request.nonce.hex()
 
 
@@ -213,11 +215,11 @@ def facts_of(session: ActiveSession) -> tuple[EndedSession, bytes]:
 
 
 # ---- Sessions requested by a file of signed terms, without a call that waits for their end --------------
-# Promises: a session begins, once its parties are there, only under the terms that the analyst signed.
-# Submitting the same again leads to the same session. An analyst who stops a training also withdraws what
-# waits under its terms. Each has a file in the folder `submitted` of the state folder, as written by
-# `fedboost sign`, from before the analyst gets an answer until the session is over: the next process takes it
-# up, and checks the signature again.
+# Promises: a session begins when its parties are connected, and only under the terms that the analyst signed.
+# Submitting the same terms again leads to the same session. An analyst who stops training also withdraws the
+# submission that waits under its terms. Each submission has a file in the folder `submitted` of the state
+# folder, as written by `fedboost sign`. It exists from before the analyst gets an answer until the session is
+# over, so that the next process can resume the submission. That process checks the signature again.
 
 
 WAIT_SECONDS = 24 * 3600.0
@@ -264,9 +266,9 @@ class Submissions:
                 self._wait(asked, since)
 
     async def submit(self, data: bytes, name: str) -> Submitted:
-        """Request a session under the signed terms in `data`, as the analyst of this name. Submitting the
-        same terms again returns the same session. Raises FedboostError if they are invalid or too many
-        sessions are waiting."""
+        """Request a session under signed terms. Submitting the same terms again returns the same session.
+        Raises FedboostError if the terms are invalid, or if too many sessions are waiting. data: file of
+        signed terms; name: name of the analyst who submits it."""
         asked = await self._read(data, name)
         terms, analyst = asked.terms, asked.analyst
         if (session := self._analysts.begun(analyst, terms)) is not None:
@@ -298,8 +300,9 @@ class Submissions:
         await self._archive.close()
 
     async def _read(self, data: bytes, name: str | None) -> "_Asked":
-        """Parse a file of signed terms. `name` is the analyst who submits it, or None for its signer, who was
-        checked when it was submitted. Raises FedboostError if the terms or the signature are invalid."""
+        """Parse a file of signed terms. Raises FedboostError if the terms or the signature are invalid. name:
+        name of the analyst who submits the file, or None to use the signer's name, for a file that was
+        checked when it was submitted."""
         caller, trust = f"analyst {name or 'that submitted'!r}", self._sessions.trust
         text, request = await self._analysts.reader.run(caller, len(data), lambda: from_json(data))
         if name is None:
@@ -324,7 +327,7 @@ class Submissions:
         def over(task: asyncio.Task[None]) -> None:
             if self._waiting.get(key) is task:
                 del self._waiting[key]
-                if not task.cancelled():  # otherwise the next process takes it up
+                if not task.cancelled():  # otherwise the next process resumes it
                     self._drop(self._file(*key))
 
         self._waiting[key] = task = asyncio.create_task(self._run(asked, since), name="submission")
@@ -335,7 +338,7 @@ class Submissions:
         return None if self._folder is None else self._folder / f"{name}.json"
 
     def _keep(self, path: Path | None, data: bytes) -> None:
-        """Write a file to disk. Raises Refused if that fails."""
+        """Write a file to disk, unless `path` is None. Raises Refused if that fails."""
         if path is None:
             return
         try:
@@ -356,8 +359,8 @@ class Submissions:
             self._log.error("submitted terms cannot be deleted", file=str(path), reason=str(error))
 
     def _check_room(self, terms: Terms, analyst: str) -> None:
-        """Raise Refused if the analyst has too many submitted sessions, or the session would have to wait and
-        too many do."""
+        """Raise Refused if the analyst has too many submitted sessions, or if the session would have to wait
+        and too many sessions are already waiting."""
         if sum(owner == analyst for owner, _ in self._waiting) >= MAX_SUBMITTED:
             raise Refused(
                 "submitted-too-many",
@@ -368,8 +371,8 @@ class Submissions:
             raise Refused("sessions-waiting", f"{MAX_WAITING} sessions are already waiting; try again later")
 
     def _check_unused(self, nonce: str) -> None:
-        """Raise Refused if the request was already used for a session that ended: every party would refuse
-        it."""
+        """Raise Refused if the request was already used for a session that has ended, because every party
+        would refuse it."""
         over = [each.session for each in self._sessions.finished.values()]
         finished = {each.name: nonce_of(each.request) for each in over}
         ended = {each.name: each.request for each in self._archive.ended}
@@ -382,7 +385,8 @@ class Submissions:
 
     def _signer(self, request: Request | None) -> tuple[str, str]:
         """Return the name of the analyst whose certificate is in a request, and the analyst's name and key as
-        used in sessions. Both are "" without keys. Raises FedboostError if the certificate is invalid."""
+        used in sessions. Both are "" if the aggregator runs without keys. Raises FedboostError if the
+        certificate is invalid."""
         trust = self._sessions.trust
         if trust is None or request is None:
             return "", ""
@@ -390,8 +394,8 @@ class Submissions:
         return signer.name, f"{signer.name}#{key_fingerprint(signer.public_key)}"
 
     async def _run(self, asked: "_Asked", since: float) -> None:
-        """Start a session when possible, and wait for its end. Once it is on disk, it need not be kept for
-        the analyst."""
+        """Start a session when possible, and wait for its end. When it has been written to disk, the copy in
+        memory for the analyst is dropped."""
         terms, program, analyst, request = asked
         left = min(max(since + WAIT_SECONDS - time.time(), 0.0), WAIT_SECONDS)
         try:
@@ -405,7 +409,7 @@ class Submissions:
                 self._sessions.begin(session)
                 self._connected.notify()
             elif request is None or session.session.request != request:
-                return  # another call of this analyst gets it
+                return  # another call of this analyst follows the session
             async for _ in session.follow():
                 pass
             if await self._archive.is_kept(session.session.name):
@@ -420,7 +424,7 @@ class _Asked(NamedTuple):
     terms: Terms
     program: Program
     analyst: str
-    """Name and key, as in `Sessions`."""
+    """Name and key of the analyst, as in `Sessions`."""
     request: Request | None
 
 
@@ -450,7 +454,8 @@ class StatusService:
 
     def seen_by(self, caller: Identified | None) -> Status:
         """Return the status as this caller may see it. An analyst sees all members and sessions. A party sees
-        itself, the sessions that name it, and their members. Without keys, everyone sees everything."""
+        itself, the sessions that name it, and their members. If the aggregator runs without keys, every
+        caller sees everything."""
         sessions = [*self._all_sessions()][: wire.MAX_SESSIONS]
         members = [*self._all_members(sessions)]
         others = 0
@@ -465,8 +470,8 @@ class StatusService:
         return Status(*about, tuple(members[: wire.MAX_MEMBERS]), tuple(sessions), others)
 
     def _all_members(self, sessions: Iterable[SessionStatus]) -> Iterator[Member]:
-        """Yield the parties that are or were connected, those that a session waits for, and the analysts who
-        follow a session or wait for one."""
+        """Yield the parties that are or were connected, the parties that a session waits for, and the
+        analysts who follow a session or wait for one."""
         connected = self._connected
         for party, arrival in connected.arrivals.items():
             yield Member("party", party, arrival.since, arrival.since, arrival.version)

@@ -1,9 +1,9 @@
-"""Limits on the resources of the aggregator that one peer, or all peers together, can use; closing of idle
-connections; and the log of refused callers.
+"""Limits the aggregator's resources that one peer, or all peers together, can use. It also closes idle
+connections and logs refused callers.
 
-Guarantees: whatever a peer does, what is stored for it is bounded by a constant in this module. Only the peer
-that exceeds a limit is refused, and the log has one event per flood. Except for the log, functions do not
-read the clock: callers pass the time.
+Guarantees: whatever a peer does, the amount of data stored for this peer is bounded by a constant in this
+module. Only the peer that exceeds a limit is refused, and the log has one event per flood. Except for the
+log, functions do not read the clock: callers pass the time.
 """
 
 import asyncio
@@ -28,52 +28,56 @@ from fedboost.wire.codec import MAX_FROM_AGGREGATOR
 
 CALLS_AT_ONCE = 8
 """Maximum number of open calls of a peer. A party needs two, for sessions and preflight checks, and two more
-while its previous connection ends. An analyst needs one per waiting training run, a probe of the health
-service one."""
+while its previous connection ends. An analyst needs one per waiting training run. A probe of the health
+service needs one."""
 CALLS_PER_SECOND, CALLS_SAVED = 10.0, 50.0
-"""Calls of a peer per second, and as a burst after a quiet time. A party that lost its aggregator calls once
-per second; a script that submits tiny training runs one after another stays below ten."""
+"""Maximum number of calls of a peer: per second, and in a burst after a quiet time. A party that lost its
+aggregator calls once per second. A script that submits tiny training runs one after another stays below
+ten."""
 BYTES_PER_CALL = 100_000
-"""Bytes of terms that count as one more call: parsing four megabytes of them takes half a second."""
+"""Bytes of terms that count as one more call. Parsing four megabytes of terms takes half a second."""
 UNWANTED_PER_SECOND, UNWANTED_SAVED = 10.0, 100.0
-"""Messages of a party that are not awaited, e.g. a leave after a session: per second, and as a burst."""
+"""Maximum number of messages from a party that are not awaited, e.g. `Leave` after the end of a session: per
+second, and in a burst."""
 LAST_WORDS = MAX_CELLS // CHUNK_CELLS
-"""Unawaited messages that are allowed after each awaited one. When a session fails, the rest of the current
-report still arrives, and this is the number of parts of the largest report."""
+"""Number of unawaited messages that are allowed after each awaited message. When a session fails, the rest of
+the current report still arrives, and this is the number of parts of the largest report."""
 SHARING_AN_ADDRESS = 64
-"""Without keys, all parties and analysts on a machine count as one peer, with this many times its limits."""
+"""Factor by which a peer's limits are multiplied if the aggregator runs without keys. All parties and
+analysts on one machine then count as one peer."""
 BARRED_SECONDS = 10.0
-"""Seconds for which a party is refused after it sent too much or did not read. Does not apply without keys,
-when others may share the address."""
+"""Seconds for which a party is refused after it sent too many messages or did not read its messages. This
+does not apply if the aggregator runs without keys, because others may share the address."""
 REFUSALS_AT_ONCE = 64
-"""Maximum number of refused calls of a peer whose answer is delayed, which slows down its next calls. Further
-calls are refused at once, because gRPC may read megabytes ahead for each waiting call."""
+"""Maximum number of refused calls of a peer whose answer is delayed. The delay slows down the peer's next
+calls. Further calls are refused at once, because gRPC may read megabytes ahead for each waiting call."""
 REFUSAL_SECONDS = 1.0
-"""Seconds by which these answers are delayed."""
+"""Seconds by which the answers to refused calls are delayed."""
 PATIENCE_SECONDS = 20.0
 """Seconds within which the request of a call must arrive. Clients send it together with the call."""
 
 # ---- Messages on their way to a party -------------------------------------------------------------------
 
 QUEUED_MESSAGES = 64
-"""Maximum number of messages that a party has not read. A turn has two, and the next turn waits for its
-answers."""
+"""Maximum number of queued messages that a party has not read. A turn has two messages, and the next turn
+waits for the answers."""
 QUEUED_BYTES = 2 * MAX_FROM_AGGREGATOR
-"""Maximum number of bytes that a party has not read: twice the largest message."""
+"""Maximum number of queued bytes that a party has not read: twice the largest message."""
 RELAYED_AHEAD = 4 << 20
 """Once a party has at least this many unread bytes, the aggregator stops reading from parties that relay to
 it."""
 RELAYED_MESSAGES = QUEUED_MESSAGES // 4
-"""The same limit as a number of messages."""
+"""The limit `RELAYED_AHEAD`, as a number of messages."""
 UNREAD_SECONDS = 60.0
 """Seconds within which a party must read a relayed part (a megabyte) before it is disconnected."""
 
 # ---- Messages on their way from a party -----------------------------------------------------------------
 
 READ_AHEAD = 1 << 20
-"""Bytes of a call that may arrive before they are read. Reports are added part by part, so anything sent
-faster waits at the party. With gRPC's default, a window that grows to twice the link's capacity, reports of 2
-MB took 6 MB per party on loopback. One window per round trip is 160 Mbit/s at 50 ms."""
+"""Maximum number of bytes of a call that may arrive before they are read. Reports are added part by part, so
+anything sent faster waits at the party. With gRPC's default, a window that grows to twice the link's
+capacity, reports of 2 MB took 6 MB of memory per party on loopback. One window per round trip is 160 Mbit/s
+at 50 ms."""
 
 # ---- All peers together ---------------------------------------------------------------------------------
 
@@ -81,21 +85,22 @@ OPEN_CALLS = 4096
 """Maximum number of open calls of all peers: two for each of a thousand parties (the limit of a masked
 session), two more while a previous connection ends, and some for analysts."""
 CONNECTIONS = 2048
-"""Maximum number of connections of all peers, if the process may open twice as many files; otherwise half of
-that limit."""
+"""Maximum number of connections of all peers, if the process may open twice as many files. Otherwise, half of
+the limit on open files applies."""
 OTHER_FILES = CONNECTIONS
-"""Number of files that the process may need in addition."""
+"""Number of files that the process may need in addition to connections."""
 IDLE_CONNECTIONS = 128
-"""Maximum number of connections from one address without an open call. A hundred parties may connect from one
+"""Maximum number of connections without an open call from one address. A hundred parties may connect from one
 machine at the same time."""
 FLOOD_IS_OVER_SECONDS = 60.0
-"""Seconds without excess connections after which an address is logged again for too many of them."""
+"""Seconds without excess connections after which new excess connections from the same address are logged
+again."""
 METADATA_BYTES = 8 * 1024
-"""Maximum size of a call's headers in bytes; those of fedboost take some hundred. gRPC rejects some calls
-above this size, and all calls above twice this size."""
+"""Maximum size of a call's headers in bytes. The headers of fedboost have a few hundred bytes. gRPC rejects
+some calls above this size, and all calls above twice this size."""
 MAX_PEERS = 1024
-"""Number of peers that are remembered. Beyond it, those are forgotten that have nothing open and were
-quiet."""
+"""Number of peers that are remembered. Beyond that, peers that have no open calls and made none recently are
+forgotten."""
 
 SERVER_OPTIONS = [
     ("grpc.max_concurrent_streams", 32),  # calls on one connection; clients hold further ones back
@@ -132,7 +137,7 @@ class Peer:
     reported: bool = False
 
     def fault(self, now: float) -> str:
-        """Count a new call. Returns the reason why it exceeds a limit, or an empty string."""
+        """Count a new call. Returns the reason why the call exceeds a limit, or an empty string."""
         was_quiet = self.calls.is_full(now)
         if now < self.barred:
             return f"calls are refused for {BARRED_SECONDS:g} s after a flood of messages"
@@ -163,7 +168,7 @@ class Peers:
         return len(self._peers)
 
     def find(self, identity: bytes, name: Callable[[], str], now: float) -> Peer:
-        """Return the peer with this identity, and create it if it is unknown. `name` is called to name a new
+        """Return the peer with this identity, or create it if it is unknown. name: returns the name of a new
         peer."""
         if identity not in self._peers:
             if len(self._peers) >= MAX_PEERS:
@@ -175,8 +180,8 @@ class Peers:
 
 
 class Outgoing:
-    """Queue of messages to one party. `cut` is called once, to disconnect the party, if it leaves too many
-    messages unread or reads nothing while others wait to relay to it."""
+    """Queue of messages to one party. cut: called once, to disconnect the party if it leaves too many
+    messages unread, or reads nothing while others wait to relay to it."""
 
     def __init__(self, cut: Callable[[], object]) -> None:
         self.fault = ""
@@ -193,8 +198,8 @@ class Outgoing:
         return self._bytes >= RELAYED_AHEAD or self._queue.qsize() >= RELAYED_MESSAGES
 
     async def moved(self) -> None:
-        """Wait until the party reads a message or is disconnected. Disconnects it if it reads none for too
-        long."""
+        """Wait until the party reads a message or is disconnected. Disconnects the party if it reads no
+        message for `UNREAD_SECONDS`."""
         moved = self._moved
         try:
             async with asyncio.timeout(UNREAD_SECONDS):
@@ -236,12 +241,12 @@ class Outgoing:
 
 
 # ---- The log of refused callers -------------------------------------------------------------------------
-# Each has a line with its name or address and the reason. After some lines of a kind, a peer gets one a
-# minute, with the number of lines left out.
+# Each refused caller has a line with its name or address and the reason. After some lines of a kind, a peer
+# gets one line per minute, with the number of lines left out.
 
 
 LINES_PER_SECOND, LINES_SAVED = 1 / 60, 5.0
-"""Log lines of one kind about one peer: per second, and as a burst after a quiet time."""
+"""Maximum number of log lines of one kind about one peer: per second, and in a burst after a quiet time."""
 
 
 @dataclass(eq=False)
@@ -255,8 +260,8 @@ class Refusals:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note(self, event: str, peer: str, reason: str, **values: str) -> None:
-        """Log that a peer was refused, unless there were too many such lines. `values` are further fields of
-        the line."""
+        """Log that a peer was refused, unless there were too many such lines. event: kind of refusal; values:
+        additional fields of the line."""
         if self._metrics is not None:
             self._metrics.refused(event)
         now = time.monotonic()
@@ -298,8 +303,8 @@ class Connections:
     """Networks with too many connections -> time when they last had too many."""
 
     def look(self, calling: Iterable[str], now: float) -> None:
-        """Close the oldest idle connections of each address that exceeds the limit. `calling` has gRPC's name
-        of the peer of each open call."""
+        """Close the oldest idle connections of each address that exceeds the limit. calling: peer of each
+        open call, as named by gRPC."""
         self._flooding = {
             network: last for network, last in self._flooding.items() if now - last < FLOOD_IS_OVER_SECONDS
         }
@@ -335,7 +340,7 @@ class Connections:
 
 def allow_files() -> int:
     """Raise this process's limit on open files as far as needed and permitted. Returns the number of
-    connections for which it is sufficient."""
+    connections that the limit allows."""
     needed = CONNECTIONS + OTHER_FILES
     import resource  # not on every system
 
@@ -350,8 +355,8 @@ def allow_files() -> int:
 
 @contextmanager
 def _connection(file: int, port: int) -> Iterator[socket.socket | None]:
-    """Context manager for the socket of a file descriptor, or None if it is not a connection to that port.
-    The socket is a duplicate, so that nothing else can close it."""
+    """Context manager that yields the socket of a file descriptor, or None if it is not a connection to the
+    port. The socket is a duplicate, so that nothing else can close it."""
     try:
         copy = os.dup(file)
     except OSError:  # closed meanwhile
@@ -378,7 +383,7 @@ def _end(opened: socket.socket) -> End | None:
 
 
 def _end_of(peer: str) -> End:
-    """Return the client's end of a call from gRPC's name of its peer, e.g. ipv4:127.0.0.1:1234 or
+    """Return the client's end of a call. peer: the client as named by gRPC, e.g. ipv4:127.0.0.1:1234 or
     ipv6:%5B::1%5D:1234."""
     host, _, port = unquote(peer).partition(":")[2].rpartition(":")
     host = host.strip("[]")

@@ -1,5 +1,5 @@
-"""The parties of an aggregator: admission of calls, the list of connected parties, and the messages on their
-way to them."""
+"""The parties of an aggregator: admission of calls, the list of connected parties, and the messages that are
+on their way to these parties."""
 
 import asyncio
 import json
@@ -32,8 +32,8 @@ from fedboost.wire.codec import WIRE_VERSION
 from fedboost.wire.messages import encode_to_party
 
 # ---- The parties that an aggregator has seen, and when, in a file of its state folder -------------------
-# It tells a party that was here from one that never dialled, also across restarts. A name is on the disk some
-# seconds after its arrival. A failure to write is one event in the log.
+# It distinguishes a party that was connected from one that never was, even across restarts. A name is on disk
+# a few seconds after its arrival. A failure to write is one event in the log.
 
 
 FILE = "seen.json"
@@ -46,8 +46,8 @@ WRITE_SECONDS = 2.0
 @dataclass(eq=False)
 class LastSeen:
     """Record of when each party was last connected, in seconds since 1970. It is stored in a file if there is
-    a state folder, so that a party that was connected before a restart can be told from one that never
-    was."""
+    a state folder, so that a party that connected before a restart can be distinguished from one that never
+    did."""
 
     _log: Any
     times: dict[str, int] = field(default_factory=dict)
@@ -57,8 +57,8 @@ class LastSeen:
     _failed: bool = False
 
     def open(self, folder: Path) -> None:
-        """Read the file in this folder, and write to it from now on. Raises ConfigError if it cannot be read
-        or is invalid."""
+        """Read the file in a folder, and write to it from now on. Raises ConfigError if the file cannot be
+        read or is invalid."""
         self._path = folder / FILE
         try:
             text = self._path.read_bytes()
@@ -141,8 +141,8 @@ class ConnectedParties:
         self.changed = asyncio.Event()
 
     def absent(self, parties: Iterable[str]) -> dict[str, int]:
-        """Return the given parties that are not connected, each with the time when it last was, in seconds
-        since 1970 (0 for never)."""
+        """Return the given parties that are not connected, each with the time of its last connection in
+        seconds since 1970 (0 if it was never connected)."""
         return {party: self.seen.last(party) for party in parties if party not in self}
 
     def add(self, name: str, outgoing: Outgoing, version: str) -> None:
@@ -160,14 +160,14 @@ class ConnectedParties:
         self.notify()
 
     async def room(self, parties: Iterable[str]) -> None:
-        """Wait until each of these parties that is connected has read most of the messages queued for it."""
+        """Wait until each of the given parties that are connected has read most of its queued messages."""
         parties = tuple(parties)
         while full := [self.outgoing[p] for p in parties if p in self.outgoing and self.outgoing[p].is_full]:
             await full[0].moved()
 
     def send(self, outbox: Outbox, meter: Meter | None) -> None:
-        """Encode each message of an outbox once, queue it for its party if that is connected, and count its
-        bytes in `meter`."""
+        """Encode each message of an outbox once, queue it for its party if the party is connected, and count
+        its bytes in `meter`."""
         encoded: dict[int, bytes] = {}
         for party, message in outbox:
             if party in self.outgoing:
@@ -180,8 +180,8 @@ class ConnectedParties:
 
 @asynccontextmanager
 async def sending(outgoing: Outgoing, context: Any, log: Any) -> AsyncIterator[None]:
-    """Context manager that admits a party's call and sends its queued messages. The call is cancelled if gRPC
-    can no longer send."""
+    """Context manager that admits a party's call and sends the messages queued for the party. The call is
+    cancelled if gRPC can no longer send."""
     attending = asyncio.current_task()
     assert attending is not None
 
@@ -201,7 +201,7 @@ async def sending(outgoing: Outgoing, context: Any, log: Any) -> AsyncIterator[N
         writer.cancel()
 
 
-# ---- Admission of every call to the aggregator: who calls, and is it within its share? ------------------
+# ---- Admission of every call to the aggregator: who calls, and is the caller within its limits? ---------
 # A call counts for its peer until it has really ended, even if it is refused, idle or stuck. A flood is one
 # event in the log, which names the peer.
 
@@ -222,7 +222,7 @@ class Admission:
 
     @property
     def calling(self) -> list[str]:
-        """The client ends, as gRPC names them, of connections with an open call."""
+        """Clients with an open call, as named by gRPC."""
         return [*self._calling]
 
     def guarded(self, answer: Answer) -> Callable[[AsyncIterator[bytes], Any], Awaitable[None]]:
@@ -346,8 +346,8 @@ class Admission:
             )
 
     def party_name(self, context: Any) -> str:
-        """Return the name of the calling party. Raises ConfigError if it sent none, and Refused if its
-        certificate has another name."""
+        """Return the name of the calling party. Raises ConfigError if the party sent no valid name, and
+        Refused if its certificate has another name."""
         metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
         try:
             name = bytes(metadata.get(channel.PARTY_KEY, b"")).decode()
@@ -370,7 +370,7 @@ async def refuse(context: Any, error: FedboostError) -> NoReturn:
 
 
 MAX_VERSION_LENGTH = 20
-"""Maximum number of characters of a version that are kept."""
+"""Maximum number of characters that are kept of a version."""
 
 
 def check_version(context: Any, who: str) -> None:
@@ -394,12 +394,12 @@ def software_of(context: Any) -> str:
 def check_signed(
     trust: Trust | None, terms: Terms | str, request: Request | None, analyst: str, wish: bytes
 ) -> None:
-    """Raise Refused unless the calling analyst signed these terms for this purpose. Without keys, nothing is
-    signed or checked.
+    """Raise Refused unless the calling analyst signed these terms for this purpose. Does nothing if the
+    aggregator runs without keys.
 
     Args:
-        trust: the consortium's roots, or None without keys.
-        terms: the terms, or their text, which is then checked before it is parsed.
+        trust: the consortium's roots, or None if the aggregator runs without keys.
+        terms: the terms, or their text, to check the signature before the text is parsed.
         request: the signature.
         analyst: name of the calling analyst.
         wish: the purpose, such as a session or a preflight check.
@@ -470,7 +470,7 @@ class Health:
 
 
 async def ask(address: str, bundle: Bundle | None, wait: float) -> None:
-    """Return if the aggregator at HOST:PORT is up. Raises ConfigError if it does not answer within `wait`
+    """Check that the aggregator at HOST:PORT is up. Raises ConfigError if it does not answer within `wait`
     seconds, and Refused if it is stopping."""
     answer = await asyncio.to_thread(channel.answer_of, CHECK, address, bundle, b"", wait, wait)
     if answer != SERVING:

@@ -161,7 +161,7 @@ class Parties:
 
     async def _read(self, name: str, requests: AsyncIterator[bytes], peer: Peer) -> None:
         """Pass a party's messages to the active session. Raises PeerError if a message violates the protocol,
-        or if too many are not awaited."""
+        or if the party sends too many messages that are not awaited."""
         spare = 0
         async for data in requests:
             active = self._sessions.active
@@ -193,8 +193,8 @@ class AggregatorServer:
     Args:
         config: the aggregator's configuration.
         log: a structlog logger.
-        bundle: its key bundle, or None to serve without encryption; callers are then known only by the names
-            that they claim.
+        bundle: the aggregator's key bundle, or None to serve without encryption. Callers are then known only
+            by the names that they claim.
     """
 
     def __init__(self, config: AggregatorConfig, log: Any, bundle: Bundle | None) -> None:
@@ -233,8 +233,8 @@ class AggregatorServer:
         self._ticker: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Bind the port and accept calls. `address` is then the address that parties dial. Raises ConfigError
-        if the port or the state folder cannot be used."""
+        """Bind the port and accept calls. Sets `address`, to which parties connect. Raises ConfigError if the
+        port or the state folder cannot be used."""
         for program in self._config.programs:
             load_program(program, self._config.programs)
         for service, methods in self._services.items():

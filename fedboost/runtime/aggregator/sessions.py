@@ -70,8 +70,8 @@ _HEAD = struct.Struct(">II")
 
 
 class Journal:
-    """The journal of one session, open for appending. past: records of earlier processes; size: their total
-    bytes."""
+    """The journal of one session, open for appending. past: records written by earlier processes; size:
+    number of bytes of the file up to the end of these records."""
 
     def __init__(self, path: Path, past: tuple[Record, ...] = (), size: int = 0) -> None:
         self.path = path
@@ -121,7 +121,7 @@ class Journal:
             if names:
                 sync_folder(self.path.parent)
         except OSError as error:
-            # Back to the last complete record: a later process resumes there.
+            # Truncate to the last complete record, from which a later process resumes.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self._size)
             raise DurabilityError(f"{self.path} cannot be written: {error.strerror}") from None
@@ -129,7 +129,7 @@ class Journal:
 
 
 def read_journal(path: Path) -> tuple[tuple[Record, ...], int]:
-    """Return the complete records in a journal file, and the number of bytes that they take. Raises
+    """Return the complete records in a journal file, and the number of bytes up to their end. Raises
     ConfigError, naming the file, if it is not a journal of this version or was altered."""
     with file_errors(path, "cannot read the journal"):
         data = path.read_bytes()
@@ -267,7 +267,7 @@ class Pace:
 
     @property
     def slowest(self) -> str:
-        """The party that was most often the last to answer, or an empty string."""
+        """The party for which the others waited longest in total, or an empty string."""
         return max(self.waits, key=lambda party: self.waits[party].seconds, default="")
 
 
@@ -283,7 +283,7 @@ class ActiveSession:
 
     Args:
         session: the state machine.
-        analyst: name and key of the analyst, or "" without keys.
+        analyst: name and key of the analyst, or "" if the aggregator runs without keys.
         journal: its journal, or None if the session does not survive this process.
         send: function that sends the messages of an outbox.
         log: a structlog logger.
@@ -348,7 +348,8 @@ class ActiveSession:
         return self.session.phase in ("asking", "opening")
 
     def start(self, here: set[str], now: float) -> None:
-        """Start the session, or continue it from the journal. `here` are the connected parties."""
+        """Start the session, or continue it from the journal. here: the connected parties; now: current
+        time."""
         resumed = bool(self._journal and len(self._journal.past) > 1)
         kind: Kind = "session goes on" if resumed else "session begins"
         self._report(kind, parties=[*self.terms.parties], terms=self.terms)
@@ -402,7 +403,8 @@ class ActiveSession:
         self._log.info("the analyst requested no further rounds", turn=self.session.turn)
 
     async def follow(self) -> AsyncIterator[TrainEvent]:
-        """Yield all events of the session, from the first to the last, and wait for those to come."""
+        """Yield all events of the session from the first on, and wait for new events until the session is
+        over."""
         # No event is missed: between the check of the position and `wait` nothing else runs, and `_tell` adds
         # the event before it wakes the waiters. `over` is set together with the last events, so an empty rest
         # after it is the end.
@@ -429,7 +431,7 @@ class ActiveSession:
 
     @property
     def _then(self) -> str:
-        """What happens under the terms after a party is lost, as text for the log."""
+        """Text for the log that describes what happens after a party is lost."""
         seconds = f"unless it is back within {self.terms.session.rejoin_timeout:g} s"
         match self.terms.session.on_loss:
             case "wait":
@@ -492,7 +494,7 @@ class ActiveSession:
 
     def _tell(self, event: TrainEvent) -> None:
         self._events.append(event)
-        # Wakes those who wait on this object; later ones wait on a new one, and need no reset.
+        # Wakes the waiters of this event. Later waiters wait on a new event, so no reset is needed.
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -504,8 +506,8 @@ class ActiveSession:
 
 
 MAX_UNDELIVERED = 16
-"""Maximum number of finished sessions kept in memory for their analysts. Of older ones, only the journal is
-kept."""
+"""Maximum number of finished sessions kept in memory for their analysts. Of older sessions, only the journal
+is kept."""
 CANNOT_WRITE = "the aggregator cannot write to its state folder; contact its operator"
 TURN_SECONDS = 20.0
 """Seconds to wait for the current turn before the process ends."""
@@ -596,8 +598,8 @@ class Sessions:
         self._step(lambda active: active.tick(now))
 
     def begin_next(self) -> None:
-        """Continue a session of an earlier process, if there is one. Otherwise wake the analysts that wait to
-        start one."""
+        """Continue a session of an earlier process, if there is one, and wake the analysts who wait to start
+        a session."""
         if self.unfinished and not self._stopping:
             self.begin(self.unfinished.popleft())
         self._connected.notify()
@@ -633,7 +635,7 @@ class Sessions:
             self.begin_next()
 
     def _send(self, outbox: Outbox) -> None:
-        # A stopping process only finishes the turn under way: the next process asks the next question.
+        # A stopping process only finishes the current turn. The next process sends the next query.
         if self._stopping and self._folder is not None:
             outbox = [
                 (party, message)
@@ -646,8 +648,8 @@ class Sessions:
 
     def find(self, analyst: str, digest: str) -> ActiveSession | None:
         """Return the session of this analyst under the terms with this digest, or None. It may be active,
-        waiting to be resumed, or finished but not delivered. `analyst` is name and key: sessions started with
-        another key are never found."""
+        waiting to be resumed, or finished but not delivered. analyst: name and key; a session that was
+        started with another key is never found."""
         sessions = [self.active, *self.unfinished, *self.finished.values()]
         key = analyst, digest
         return next((s for s in sessions if s and (s.analyst, s.terms.digest) == key), None)
@@ -666,8 +668,8 @@ class Sessions:
         self.finished.pop((analyst, digest), None)
 
     def program(self, terms: Terms) -> Program:
-        """Return the program for the terms. It raises Refused if it needs more than this aggregator's memory
-        limit."""
+        """Return the program for the terms. The program raises Refused if it needs more memory than this
+        aggregator allows."""
         return state.within(program_of(terms, self._config.programs), self.memory)
 
     def new(self, terms: Terms, program: Program, analyst: str, request: Request | None) -> ActiveSession:

@@ -45,16 +45,16 @@ from fedboost.views.results import notices
 from fedboost.views.words import delimited, shorten
 
 # ---- What the checks look at: a column's numbers, or its distinct texts ---------------------------------
-# A probe of the rows settles most numeric columns, and only the others are sorted. Each distinct text is
-# checked once, however many rows have it.
+# For most numeric columns, a probe of the rows is sufficient, and only other columns are sorted. Each
+# distinct text is checked once, regardless of how many rows contain it.
 
 
 NEARLY = 0.999  # a column is nearly constant if one value has more than this share of its rows
-EXACT = 2.0**24  # whole numbers up to this are exact as float32
+EXACT = 2.0**24  # integers up to this value are exact in float32
 SPARSE = 0.9  # a column is nearly empty if more than this share of its values is missing
-MIN_ROWS = 30  # fewest rows for which distinct values throughout are an oddity
-MANY_DISTINCT = 0.95  # smallest share of distinct values in a column that its name marks as an identifier
-_PROBE = 2_000  # about the number of rows in a probe
+MIN_ROWS = 30  # minimum number of rows for which it is odd that all values are distinct
+MANY_DISTINCT = 0.95  # minimum share of distinct values in a column with an identifier's name
+_PROBE = 2_000  # approximate number of rows in a probe
 _ID = re.compile(
     r"(?i:(^|[\W_])(id|uuid|guid|index|key|mrn|ssn|rowid|number|nr)$|^unnamed: \d+$)|[a-z](ID|Id)$"
 )
@@ -62,8 +62,8 @@ _ID = re.compile(
 
 
 class Numbers:
-    """The values of a numeric column as the checks read them. `total` is the number of rows of the whole
-    table, of which `values` may be a sample."""
+    """The values of a numeric column, as used by the checks. values: numbers, NaN where missing, of all rows
+    or of a sample; total: number of rows of the whole table."""
 
     def __init__(self, values: Float64, name: str, total: int) -> None:
         self.name, self.total = name, total
@@ -94,7 +94,7 @@ class Numbers:
 
     @cached_property
     def hardly_repeat(self) -> bool:
-        """True if the values are integers and nearly all of those in a sample are distinct."""
+        """True if all values are integers (`are_whole`) and nearly all values in a sample are distinct."""
         return self.are_whole and np.unique(self.probe).size >= MANY_DISTINCT * self.probe.size
 
     @cached_property
@@ -111,11 +111,11 @@ def spelled(value: float) -> str:
 
 
 MAX_EXAMPLES = 4
-MANY_DISTINCT_TEXTS = 0.9  # fewest distinct texts, as a share of rows, of a column of names or identifiers
+MANY_DISTINCT_TEXTS = 0.9  # minimum share of distinct texts in a column of names or identifiers
 FEW_WORDS = 5  # words among numbers are an oddity if there are at least this many distinct numbers per word
-MIN_NUMBERS = 10  # fewest distinct numbers for which a word is an oddity, unless it means a missing value
+MIN_NUMBERS = 10  # minimum of distinct numbers for which a word is odd, unless it means a missing value
 MAX_SPELLED = 100_000
-"""Maximum number of distinct texts for which spellings are compared; more are not categories."""
+"""Maximum number of distinct texts whose spellings are compared. A column with more is not categorical."""
 _PLAIN = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 _NUMBER = f"^{_PLAIN}$"
 _THOUSANDS = r"^[+-]?\d{1,3}(,\d{3})+(\.\d+)?$"
@@ -153,14 +153,14 @@ class Counts:
         return shorten(repr(self.texts[place].as_py())), int(self.counts[place])
 
     def match(self, pattern: str, most: int | None = None) -> "np.ndarray":
-        """Test which texts match a regular expression after surrounding whitespace is stripped. Returns bool
-        [texts], or the result for the first `most` texts only."""
+        """Test which texts match a regular expression. Whitespace around a text is ignored. most: test only
+        this many texts, from the first. Returns bool [texts]."""
         trimmed = compute.utf8_trim_whitespace(self.texts[:most])
         return np.asarray(compute.match_substring_regex(trimmed, pattern))
 
     def found(self, places: "np.ndarray", rows: int) -> "Found":
-        """Return a finding in `rows` rows, with the first of the texts at the indices `places` as
-        examples."""
+        """Return a finding with examples. places: indices of the affected texts, of which the first are
+        shown; rows: number of affected rows."""
         shown = [
             f"{shorten(repr(self.texts[int(i)].as_py()))} ({self.counts[i]:,})" for i in places[:MAX_EXAMPLES]
         ]
@@ -168,7 +168,7 @@ class Counts:
 
     @cached_property
     def written(self) -> Mapping[str, "np.ndarray"]:
-        """The texts of a mostly numeric column that cannot be read as plain numbers. Maps the kind of
+        """The texts of a mostly numeric column that cannot be read as plain numbers. Maps each kind of
         problem, e.g. decimal commas, to a mask, bool [texts]. Empty unless most rows are numbers."""
         number, thousands, decimal, signs = map(self.match, (_NUMBER, _THOUSANDS, _DECIMAL, _SIGNS))
         decimal &= ~thousands
@@ -199,7 +199,7 @@ class Counts:
 
 
 class Found(NamedTuple):
-    """What a check found in a column. The fields have the same meaning as those of `Oddity`."""
+    """What a check found in a column. The fields have the same meaning as in `Oddity`."""
 
     rows: int = 0
     of: int = 0
@@ -301,8 +301,8 @@ def _many(counts: Counts) -> Found | None:
 
 @dataclass(frozen=True)
 class Check:
-    """A check of one column. It is run if the column has at least `variety` distinct values (0 to 2) and none
-    of the findings named in `unless`. `looks_at` is `Numbers`, `Counts`, or both."""
+    """A check of one column. looks_at: `Numbers`, `Counts`, or both; variety: minimum number of distinct
+    values, 0 to 2; unless: kinds of findings after which the check is skipped."""
 
     kind: str
     looks_at: Any
@@ -329,7 +329,7 @@ CHECKS = (
     Check("identifier", Counts, 2, _names, [*WRITTEN, "date"]),
     Check("categories", Counts, 2, _many, [*WRITTEN, "date", "identifier"]),
 )
-"""All checks of a column, in the order in which they run. `results.check.KINDS` has the message of each."""
+"""All checks of a column, in the order in which they run. `results.check.KINDS` contains their messages."""
 
 
 def checked(column: Numbers | Counts, kinds: Collection[str] | None = None) -> Iterator[Oddity]:
@@ -346,18 +346,18 @@ def checked(column: Numbers | Counts, kinds: Collection[str] | None = None) -> I
 
 # ---- Label leakage: how well one column predicts the label ----------------------------------------------
 # Each half of the rows is predicted from the other half, so chance matches of many categories do not count. A
-# column far from predicting the label is dismissed by a few rows.
+# column that is far from predicting the label is dismissed after a look at a few rows.
 
 
-MIN_ROWS_TO_TELL = 100  # fewest rows for a figure that is more than chance
-MIN_PER_CLASS = 10  # fewest rows of each of two classes for a figure
+MIN_ROWS_TO_TELL = 100  # minimum number of rows for which a score is not chance
+MIN_PER_CLASS = 10  # minimum number of rows in each of two classes
 MAX_BINS = 256
 FEW_ROWS = 1_000  # rows of the first look at a column
-FAR = 0.05  # a column is dismissed if its first figure is this far (>= 10 standard errors) below the limit
+FAR = 0.05  # a column is dismissed if its first score is this far (>= 10 standard errors) below the limit
 SURPRISES = 0.1  # largest error rate, relative to always predicting the most frequent class
 TWO, CLASSES, AMOUNT = "gives away", "tells classes", "predicts"
-"""Types of labels: two values, more than two classes, or a numeric amount. Each constant is the kind of
-finding for a column that predicts such a label."""
+"""Types of labels: two values, more than two classes, or a numeric amount. Each constant is also the kind of
+finding that is reported for a column that predicts such a label."""
 LIMITS = {TWO: 0.98, CLASSES: 0.98, AMOUNT: 0.99}
 """Type of label -> score above which a column is reported as giving the label away. The score is the AUC of
 one split for two values, the accuracy for classes, and the rank correlation for amounts."""
@@ -374,7 +374,7 @@ class Label:
 
     @classmethod
     def of(cls, column: "pa.ChunkedArray", name: str, sample: Int64, classes: bool) -> "Label | None":
-        """Return the label of the rows in `sample`, or None if label leakage cannot be measured for it."""
+        """Return the labels at the row indices `sample`, or None if label leakage cannot be measured."""
         values, is_classes = _coded(column.take(pa.array(sample)), name, MAX_CLASSES, classes)
         if not values.size:
             return None
@@ -386,8 +386,8 @@ class Label:
 
     def told_by(self, column: "pa.ChunkedArray", name: str) -> Iterator[Oddity]:
         """Yield a finding if the column nearly determines the label."""
-        # First a few rows, without halves: as they predict themselves, the figure of categories is too high
-        # rather than too low, so no column is dismissed wrongly.
+        # First, a few rows are predicted from themselves instead of from another half. A categorical column's
+        # score is then too high rather than too low, so no column is wrongly dismissed.
         limit = LIMITS[self.target]
         if self._few._figure(column, name, 5 * SURPRISES, by_others=False) < limit - FAR:
             return
@@ -396,7 +396,7 @@ class Label:
             yield Oddity(self.target, name, figure=figure)
 
     def _figure(self, column: "pa.ChunkedArray", name: str, surprises: float, by_others: bool) -> float:
-        """Return how well a column predicts the label, or NaN if that cannot be measured."""
+        """Return how well a column predicts the label (see `LIMITS`), or NaN if this cannot be measured."""
         _, classes, counts = self._classes
         if self.values.size < MIN_ROWS_TO_TELL or counts.size < 2:
             return np.nan
@@ -419,8 +419,8 @@ class Label:
 
     @cached_property
     def _few(self) -> "Label":
-        """The label in at most `FEW_ROWS` evenly spaced rows, half of them for each of two values if
-        possible."""
+        """The label in at most `FEW_ROWS` evenly spaced rows. If it has two values, at most half of these
+        rows are chosen for each value."""
         kinds = [np.arange(self.values.size)]
         if self.target == TWO:
             kinds = [np.flatnonzero(self._classes[1] == code) for code in (0, 1)]
@@ -450,14 +450,14 @@ def _coded(
 
 
 def evenly(size: int, most: int) -> Int64:
-    """Return at most `most` evenly spaced indices from 0 to `size - 1` (inclusive), int64."""
+    """Return evenly spaced indices from 0 to `size - 1` (inclusive), int64. most: their maximum number."""
     return np.linspace(0, size - 1, min(size, most)).astype(np.int64)
 
 
 def one_split_auc(column: Float64, positive: npt.NDArray[np.bool_]) -> float:
     """Return the AUC of the best split of a column into two parts. Missing values are assigned to one of the
     parts or form a part of their own, whichever is best. column, positive: [rows]."""
-    # Moving the split over the sorted values, the signed shares below it sum to TPR - FPR there, and a single
+    # As the split moves over the sorted values, the signed shares below it sum to TPR - FPR, and a single
     # split has AUC 1/2 + |TPR - FPR| / 2.
     missing = np.isnan(column)
     share = np.where(positive, 1 / max(positive.sum(), 1), -1 / max((~positive).sum(), 1))
@@ -503,8 +503,8 @@ def _bins(column: Float64) -> Int64:
 
 
 def _told(codes: Int64, values: Float64, by_others: bool) -> Float64:
-    """Return the mean of `values` over the rows with the same code, for each row. With `by_others`, the mean
-    is taken over the half of the rows that does not contain the row, otherwise over all rows."""
+    """Return, for each row, the mean of `values` over the rows with the same code. With `by_others`, only the
+    half of the rows that does not contain the row itself is counted."""
     out = np.empty(values.size)
     for half in (0, 1):
         rest = slice(1 - half, None, 2) if by_others else slice(None)
@@ -516,8 +516,8 @@ def _told(codes: Int64, values: Float64, by_others: bool) -> Float64:
 
 
 def _told_class(codes: Int64, classes: Int64, by_others: bool) -> Int64:
-    """Return the most frequent class among the rows with the same code, for each row. With `by_others`, only
-    the half of the rows that does not contain the row is counted."""
+    """Return, for each row, the most frequent class among the rows with the same code. With `by_others`, only
+    the half of the rows that does not contain the row itself is counted."""
     out = np.empty(classes.size, np.int64)
     for half in (0, 1):
         rest = slice(1 - half, None, 2) if by_others else slice(None)
@@ -534,9 +534,9 @@ def _told_class(codes: Int64, classes: Int64, by_others: bool) -> Int64:
 
 SAMPLE_ROWS = 50_000
 _FIRST_ROWS = 20
-MAX_CLASSES = 100  # most classes of a label for which leakage is measured
+MAX_CLASSES = 100  # maximum number of classes for which label leakage is measured
 _NO_FEATURES = {"date", "identifier", "categories", "empty", "constant", "infinite"}
-"""Kinds of findings that rule a column out as a feature, so that label leakage is not measured."""
+"""Kinds of findings that exclude a column from the features. Its label leakage is not measured."""
 
 
 def oddities(
@@ -603,11 +603,11 @@ def _of_feature(column: "pa.ChunkedArray", name: str, total: int) -> Iterator[Od
 
 
 def _spelled_numbers(column: "pa.ChunkedArray", name: str) -> Float64 | None:
-    """Return a column's numbers, also if they are stored as text. Returns None if it is categorical or
-    contains other text."""
+    """Return a column's numbers, even if they are stored as text. Returns None if the column is categorical
+    or contains text that is not a number."""
     try:
         if is_text(column.type):
-            exact_numbers(column[:_FIRST_ROWS], name)  # cheap, and finds most columns of words
+            exact_numbers(column[:_FIRST_ROWS], name)  # a cheap test that rejects most columns of words
         elif types.is_dictionary(column.type):
             return None
         return exact_numbers(column, name)
@@ -658,14 +658,14 @@ def misfits(table: "pa.Table | SparseTable", terms: Terms, party: str = "") -> l
 
 def absent(name: str, others: Iterable[str]) -> Oddity:
     """Return the finding for a column that the terms name but the table lacks. others: the table's other
-    columns, among which a similar name is suggested."""
+    columns; the finding suggests one with a similar name."""
     near = nearest(name, others)[2:-1]
     return Oddity("absent", name, values=(f"{near} Then " if near else "",))
 
 
 def unfit(error: Refused, names: Sequence[str], otherwise: str) -> Oddity:
-    """Return the finding for rows that do not fit the terms. It is reported for the first column of `names`
-    that the error mentions, or for the column `otherwise`."""
+    """Return the finding for rows that do not fit the terms. names: the finding is reported for the first of
+    these columns that the error mentions; otherwise: column to use if the error mentions none."""
     detail = error.detail or str(error)
     name = next((name for name in names if repr(name) in detail), otherwise)
     return Oddity("unfit", name, values=(_without_column(detail, name),))
@@ -684,12 +684,12 @@ def undeclared_categories(table: "pa.Table", name: str, categories: Sequence[str
     return [Oddity("undeclared", name, levels.total(), table.num_rows, examples)]
 
 
-# ---- The check: oddities, those of a draft of terms (each once, by its most specific kind), and fit -----
+# ---- The check: oddities of a table and of a draft (each once, by its most specific kind), and fit ------
 
 
 MAX_STORED_ROWS = 1 << 20  # most rows checked of a table that stays in its file
 MAX_WATCHED_ROWS = 20_000  # most rows that a simulation checks in all, a tenth of the time to its first tree
-MIN_WATCHED_ROWS = 2_000  # rows that a simulation checks of each table regardless
+MIN_WATCHED_ROWS = 2_000  # minimum number of rows that a simulation checks in each table
 _RUNS = 20  # contiguous runs in a sample: adjacent rows show whether values of a sorted column repeat
 MAX_LABELS = 10  # most distinct labels that are listed with their counts
 _TOLD = {"date", "identifier", "categories", "empty", "infinite", *WRITTEN} - {"decimal points"}
@@ -710,8 +710,8 @@ def check(
 
     Args:
         source: name of the table in the result.
-        label: label column; ignored if terms are given.
-        terms: check only the columns that these terms name, and whether the table fits them.
+        label: name of the label column; ignored if terms are given.
+        terms: if given, check only the columns that the terms name, and that they fit the terms.
         exclude: columns that are not features.
         party: owner of the table, if parties hold different columns.
     """
@@ -742,8 +742,8 @@ def check(
 def of_draft(
     table: "pa.Table", label: str | None, draft: Draft | None, aside: Sequence[str] = ()
 ) -> list[Oddity]:
-    """Return the findings about a table and its draft. `aside` names further columns that are not
-    features."""
+    """Return the findings about a table and the draft of terms for it. draft: None if drafting failed; aside:
+    further columns that are not features."""
     classes = draft is not None and draft.objective == "multi:softprob"
     aside = (*aside, *(() if draft is None else draft.columns.others[1:]))
     out = oddities(table, label, aside, classes)
@@ -761,13 +761,13 @@ def of_draft(
 
 
 def of_offer(table: "pa.Table", left_out: Mapping[str, str], aside: Sequence[str]) -> list[Oddity]:
-    """Return the findings about a table whose columns a site offers to an analyst. `left_out` gives the
-    reason for each column that cannot be offered, `aside` the columns that the site withholds."""
+    """Return the findings about a table whose columns a site offers to an analyst. left_out: column that
+    cannot be offered -> the reason; aside: columns that the site withholds."""
     return _with_left_out(oddities(table, None, aside, False), left_out)
 
 
 def _with_left_out(odd: Iterable[Oddity], left_out: Mapping[str, str]) -> list[Oddity]:
-    """Mark the findings that explain why a column was left out, and add one for each other such column."""
+    """Mark findings that explain why a column was left out, and add one for each column that has none."""
     out = [replace(oddity, left_out=oddity.kind in _TOLD and oddity.column in left_out) for oddity in odd]
     told = {oddity.column for oddity in out if oddity.left_out}
     out += [
@@ -821,7 +821,7 @@ def _in_terms(
 
 def label_sentence(table: "pa.Table", label: str, objective: str, positive: str | None) -> str:
     """Describe the label in one line: its name, the objective and, if there are at most `MAX_LABELS` distinct
-    values, the number of rows with each. positive: value that is predicted as 1."""
+    values, the number of rows with each. positive: label value that counts as 1."""
     name = delimited(label)
     try:
         codes, distinct = texts(column_of(table, label), label)
@@ -885,8 +885,8 @@ def alike_sites(names: Iterable[str]) -> list[Oddity]:
 
 
 def _rows(table: Table, most: int, names: Collection[str] | None = None) -> "pa.Table":
-    """Return the rows to check: all rows of a table in memory, or the first row groups, up to about `most`
-    rows, of a table in a file. names: columns to read (default: all)."""
+    """Return the rows to check: all rows of a table in memory, or the first row groups of a table in a file.
+    most: approximate maximum of rows from a file; names: columns to read (default: all)."""
     if not isinstance(table, ParquetTable):
         return dense_of(table)
     groups = max(int(np.searchsorted(table.ends, most, side="right")) - 1, 1)

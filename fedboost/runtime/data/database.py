@@ -1,7 +1,7 @@
 """Options for reading table files, and database URIs with their queries.
 
-Guarantees: the text of a `Database` never contains its password. A query is sent only if it is a single
-statement that reads rows.
+Guarantees: `str()` and `repr()` of a `Database` never contain its password. A query is sent only if it is a
+single statement that reads rows.
 
 Rejects: databases without a supported driver, and URIs in which the end of the password is ambiguous.
 """
@@ -26,7 +26,7 @@ SEPARATORS = {"tab": "\t", "\\t": "\t"}  # spellings of the tab, which is awkwar
 
 
 class ReadOptions(Frozen):
-    """Options for reading a file that cannot be determined from the file itself."""
+    """Options for reading a table file: properties that cannot be determined from the file itself."""
 
     separator: str | None = Field(
         default=None, description="Column separator of a text file (default: a comma; a tab in .tsv files)."
@@ -85,7 +85,7 @@ _QUOTED = re.compile(
     r"(?<![\w$])(\$(?:[^\W\d]\w*)?\$).*?\1|--[^\r\n]*|/\*.*?\*/",
     re.DOTALL,
 )
-"""Matches string literals (also with escapes), quoted names and comments in a query."""
+"""Matches string literals (including those with escapes), quoted names and comments in a query."""
 _READS = ("select", "with", "values", "table", "from", "(")  # first words of a query that reads
 _FILES = {".db": SQLITE, ".sqlite": SQLITE, ".sqlite3": SQLITE, ".duckdb": DUCKDB, ".ddb": DUCKDB}
 """Suffix of a database file -> kind of database."""
@@ -123,8 +123,8 @@ class Database:
         return f"Database({str(self)!r})"
 
     def beside(self, folder: Path) -> "Database":
-        """Return a copy whose database file is an absolute path, resolved relative to `folder`. A PostgreSQL
-        database is returned unchanged."""
+        """Return a copy with the absolute path of the database file, resolved relative to `folder`. A
+        PostgreSQL database is returned unchanged."""
         if self.kind == POSTGRESQL:
             return self
         return replace(self, uri=f"{self.kind}:///{(folder / self.path).resolve()}".replace("%", "%25"))
@@ -139,9 +139,9 @@ class Reading:
     query_file: Path | None = None
 
     def source(self, text: str) -> "str | Database":
-        """Return the table named on a command line: the text itself if it is a file path or an address,
-        otherwise the database with its query. Raises ConfigError if options and kind of table do not
-        match."""
+        """Return the source of a table that is named on a command line. text: a file path or an address,
+        which is returned unchanged, or a database URI, which is returned with its query. Raises ConfigError
+        if a query is passed for a file, or none for a database."""
         database = database_of(text)
         if database is not None:
             return with_query(database, self.query, self.query_file, "--query", "")
@@ -167,7 +167,7 @@ def with_query(
         query: the query, or None.
         query_file: file that contains the query, or None.
         key: option or key with which users specify the query: `--query`, or `query` in a file.
-        where: name of that file, with which error messages start, or "".
+        where: name of that file, as a prefix for error messages, or "" for a command option.
 
     Raises:
         ConfigError: not exactly one of `query` and `query_file` is given, or the query is invalid.
@@ -187,8 +187,7 @@ def with_query(
 
 def database_of(text: str) -> Database | None:
     """Parse a database URI. Returns a `Database` without a query, or None if the text is not a database URI.
-    Raises ConfigError if the database is not supported or the password cannot be told from the rest of the
-    URI."""
+    Raises ConfigError if the database is not supported, or if the end of the password is ambiguous."""
     if "://" in text and text != text.strip():
         raise ConfigError("source-uri-invalid", "the URI begins or ends with whitespace; remove it")
     parts = _SCHEME.fullmatch(text)
@@ -230,8 +229,8 @@ def database_of(text: str) -> Database | None:
 
 
 def check_query(query: str, source: object) -> str:
-    """Return the query without trailing semicolons and comments. Raises ConfigError, whose message starts
-    with `source`, unless the query is a single statement that reads rows."""
+    """Return the query without trailing semicolons and comments. Raises ConfigError unless the query is a
+    single statement that reads rows. source: prefix of the error message."""
     # Literals, quoted names and comments are blanked at equal length, so that a semicolon in `bare` always
     # separates statements, and `end` is an index into the query as well.
     code = _QUOTED.sub(lambda part: (" " if part[0][:2] in ("--", "/*") else "'") * len(part[0]), query)
@@ -255,7 +254,8 @@ def check_query(query: str, source: object) -> str:
 
 
 def _check_password(rest: str) -> None:
-    """Raise ConfigError if the password contains a character that ends it when the URI is parsed."""
+    """Raise ConfigError if the password contains a character that a parser of the URI would read as its
+    end."""
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     beyond = rest[len(authority) :].partition("?")[0]
     if authority.count("@") > 1 or "@" in beyond or "#" in rest:

@@ -1,7 +1,7 @@
 """Drafts schemas from tables, and splits tables among parties for experiments.
 
-Guarantees: a drafted schema fits its table. A split assigns every row to exactly one party, and the same seed
-gives the same split.
+Guarantees: a drafted schema fits its table. A split assigns every row to exactly one party or block, and the
+same seed gives the same split.
 """
 
 import math
@@ -29,13 +29,14 @@ from fedboost.runtime.site.policy import Policy
 from fedboost.terms.columns import NOT_IN_FEATURES, NOT_IN_TEXT, Schema
 from fedboost.terms.reading import MAX_FEATURES, Name, Several, Table, UntrustedTable, read_model
 from fedboost.terms.terms import Terms
+from fedboost.views.words import counted
 
 MAX_CLASSES = 100
-"""Maximum number of classes drafted. A text label with more distinct values contains names or notes rather
-than classes."""
+"""Maximum number of classes in a draft. A text label with more distinct values is assumed to contain names or
+notes rather than classes."""
 FEW_NUMBERS = 20
 """A numeric label with at most this many distinct integers may denote classes. It is drafted for regression,
-and the draft says so."""
+and `Draft.few_numbers` reports this."""
 MEDIAN = 0.5  # the quantile that is drafted
 _INDEX = "__index_level_"  # pandas' name for an unnamed index in a Parquet file
 _MAX_NAME = 256
@@ -50,13 +51,13 @@ class Draft:
     num_class: int | None = None
     """Number of classes, if the labels are the class numbers 0, 1, ..."""
     few_numbers: int = 0
-    """Number of distinct values of a label drafted for regression, if they are integers and at most
-    `FEW_NUMBERS`; otherwise 0."""
+    """Number of distinct values of a label that is drafted for regression. 0 unless the values are integers
+    and there are at most `FEW_NUMBERS` of them."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Column that cannot be a feature -> the reason."""
     few: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Column with categories omitted for having too few rows -> how many categories, and how many rows they
-    have."""
+    """Column -> number of categories that are omitted because they are too rare, and number of rows in these
+    categories."""
 
     @property
     def min_child_weight(self) -> float | None:
@@ -106,7 +107,7 @@ def draft_schema(
         exclude: further columns that are not features.
         objective: name of the objective. By default it depends on the label: binary classification for two
             values, multiclass for 3 to `MAX_CLASSES` texts or categories, else regression.
-        min_rows: minimum number of rows of a category. Rarer categories are omitted.
+        min_rows: minimum number of rows per category. Rarer categories are omitted.
 
     Raises:
         ConfigError: a column is missing, no column can be a feature, or the label does not fit the objective.
@@ -142,7 +143,7 @@ class Features:
         numeric: names of the numeric features.
         categorical: name of a categorical feature -> its sorted categories.
         left_out: column that cannot be a feature -> the reason.
-        few: column -> number of categories omitted for having too few rows, and the number of these rows.
+        few: column -> number of categories omitted because they are too rare, and number of their rows.
     """
 
     numeric: list[str] = field(default_factory=list)
@@ -181,8 +182,8 @@ def draft_features(table: "pa.Table", exclude: Sequence[str] = (), min_rows: int
 
 
 def split_by_site(table: "pa.Table | SparseTable", column: str, keep: bool = False) -> "dict[str, pa.Table]":
-    """Split a table by the site names in a column. Returns site name -> its rows in their order, sorted by
-    name. With `keep`, the column of site names is kept in the result."""
+    """Split a table by the site names in a column. Returns site name -> its rows in their original order,
+    sorted by name. keep: True to keep the column of site names in the result."""
     if table.num_rows == 0:
         raise ConfigError("table-empty", "the table has no rows")
     codes, sites = _named_in(dense_of(table), column, "site")
@@ -195,7 +196,8 @@ def split_by_site(table: "pa.Table | SparseTable", column: str, keep: bool = Fal
 def _shared_out(
     table: "pa.Table | SparseTable", owners: Int64, names: Sequence[str]
 ) -> "dict[str, pa.Table]":
-    """Return name -> its rows in their order. owners: each row's index into `names`, int64 [rows]."""
+    """Split a table by owner. Returns name -> its rows in their original order. owners: index of each row's
+    owner in `names`, int64 [rows]."""
     order = np.argsort(owners, kind="stable")
     parts = np.split(order, np.cumsum(np.bincount(owners, minlength=len(names)))[:-1])
     rest = without_source(table)
@@ -203,8 +205,8 @@ def _shared_out(
 
 
 def _named_in(table: "pa.Table", column: str, what: str) -> tuple[Int64, tuple[str, ...]]:
-    """Return each row's index into the distinct texts of a column, int64 [rows], and the texts. Raises
-    ConfigError if a row has no text."""
+    """Return the index of each row's text, int64 [rows], and the distinct texts of a column. Raises
+    ConfigError if a row has no text. what: what the texts name, for the message."""
     codes, names = texts(column_of(table, column), column)
     if (codes < 0).any():
         row = row_of(table, int(np.argmax(codes < 0)))
@@ -223,10 +225,10 @@ def split_by_weights(
         names: names of the parties.
         weights: relative number of rows of each party. Each party gets at least one row.
         seed: seed of the shuffle, at least 0.
-        group: column whose groups are not split. Their rows keep their order.
+        group: column of group names. All rows of a group go to one party, in their original order.
 
     Returns:
-        Party -> its rows.
+        Party name -> its rows.
 
     Raises:
         ConfigError: names, weights or seed are invalid, or there are too few rows or groups.
@@ -245,14 +247,16 @@ def split_by_weights(
         )
     if rows < parties:
         raise ConfigError(
-            "split-too-few-rows", f"cannot split {rows} rows among {parties} parties; each needs at least one"
+            "split-too-few-rows",
+            f"cannot split {counted(rows, 'row')} among {counted(parties, 'party', 'parties')}; "
+            "each needs at least one",
         )
     if seed < 0:
         raise ConfigError("split-seed-negative", f"the seed of a split must be at least 0, not {seed}")
     # Largest remainders: round down, but not to 0, then move to the exact total one row at a time.
     exact = np.array(weights, np.float64) / np.sum(weights) * rows
     sizes = np.maximum(np.floor(exact).astype(np.int64), 1)
-    while sizes.sum() != rows:  # one step a party at most
+    while sizes.sum() != rows:  # at most one step per party
         step = 1 if sizes.sum() < rows else -1
         short = np.where(sizes + step > 0, step * (exact - sizes), -np.inf)
         sizes[np.argmax(short)] += step
@@ -282,7 +286,8 @@ def _split_groups(
     if len(groups) < len(names):
         raise ConfigError(
             "split-too-few-rows",
-            f"cannot split {len(groups)} groups among {len(names)} parties; lower --parties",
+            f"cannot split {counted(len(groups), 'group')} among {counted(len(names), 'party', 'parties')}; "
+            "lower --parties",
         )
     shares = split_by_weights(pa.table({"group": np.arange(len(groups))}), names, weights, seed)
     owner = np.empty(len(groups), np.int64)
@@ -292,8 +297,8 @@ def _split_groups(
 
 
 def _target(table: "pa.Table", label: str, objective: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Derive fields from the label: those of `Draft` (such as the objective) and those of `Schema` (the
-    classes or the positive value)."""
+    """Derive two sets of fields from the label: fields of `Draft`, such as the objective, and fields of
+    `Schema`, such as the classes or the positive value."""
     column, classifiers = column_of(table, label), names_of(LabelKind.CLASS)
     try:
         values = numbers(column, label)
@@ -349,8 +354,8 @@ def _numbers_first(text: str) -> tuple[bool, float, str]:
 
 
 def _use(column: "pa.ChunkedArray", name: str) -> dict[str, int] | str | None:
-    """Return the categories of a column with their row counts, None if it is numeric, or the reason why it
-    cannot be a feature."""
+    """Return the categories of a column with their row counts, None if the column is numeric, or the reason
+    why it cannot be a feature."""
     if not name:
         return "has no name"
     if len(name) > _MAX_NAME:
@@ -386,7 +391,7 @@ def _use(column: "pa.ChunkedArray", name: str) -> dict[str, int] | str | None:
 # no column name and no level of the table. It never contains a level with fewer than `min_rows` rows.
 
 
-MAX_ALIAS = 200  # most characters of an alias; a column name has at most 256
+MAX_ALIAS = 200  # maximum length of an alias; a column name has at most 256 characters
 _NO_LABEL = "[label]"  # stands for the label that an offer lacks; no feature can have this name
 
 
@@ -410,8 +415,9 @@ class Offer(UntrustedTable):
 
 @dataclass(frozen=True)
 class OfferedColumn:
-    """A column in an offer. name: in terms; own: in the table; levels: name in terms -> level in the table,
-    or None if the column is numeric; few: number of levels omitted for having too few rows."""
+    """A column in an offer. name: its name in the terms; own: its name in the table; levels: level in the
+    terms -> level in the table, or None if the column is numeric; few: number of levels omitted because they
+    are too rare."""
 
     name: str
     own: str
@@ -443,7 +449,7 @@ def draft_offer(
         holder: name of the party that holds the table.
         alias: if given, columns are offered as ALIAS.1, ALIAS.2, ... and levels as 1, 2, ...
         exclude: columns that are not offered.
-        min_rows: minimum number of rows of a level. Rarer levels are omitted.
+        min_rows: minimum number of rows per level. Rarer levels are omitted.
 
     Raises:
         ConfigError: the alias is invalid, no column can be offered, or the table is sparse or empty.
@@ -489,11 +495,11 @@ def with_offers(draft: Draft, label_holder: str, table: str, offers: Sequence[tu
     Args:
         draft: draft of the label holder's table.
         label_holder: name of the label holder.
-        table: name of its table, for messages.
+        table: name of the label holder's table, for messages.
         offers: file and content of each offer.
 
     Raises:
-        ConfigError: two offers are of the same party, or two parties have a column of the same name.
+        ConfigError: two offers come from the same party, or two parties have columns with the same name.
     """
     columns, holders = draft.columns, {label_holder: table}
     source = dict.fromkeys((*columns.features, *columns.others), table)

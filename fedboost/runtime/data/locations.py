@@ -1,9 +1,9 @@
-"""Where tables are read from: local files, folders and globs, and s3:// and https:// addresses.
+"""Locates the files of a table: local files, folders and globs, and s3:// and https:// addresses.
 
 Guarantees: files of a folder or glob are ordered by name. Messages never contain the password, key or
 signature in an address. Files from https:// are stored in unlinked temporary files.
 
-Rejects: http:// addresses on other machines, also as the target of a redirect.
+Rejects: http:// addresses on other machines, even as targets of redirects.
 """
 
 import base64
@@ -38,7 +38,7 @@ from fedboost.runtime.data.values import BadRow, check_distinct_names, missing_c
 from fedboost.views.words import shorten
 
 TOGETHER = (".parquet", ".pq")  # suffixes of files that can be read together as one table
-NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # the folder name's value that means a missing value
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # value in a folder name that denotes a missing value
 _GLOB = "*?["
 _NO_PARQUET = "there are no Parquet files (*.parquet, *.pq) in this folder"
 
@@ -71,7 +71,7 @@ def is_remote(source: object) -> bool:
 
 
 def shown(source: object) -> str:
-    """Return a source as text for messages. An address is shown without user, password and query."""
+    """Format a source for messages. The user, the password and the query of an address are left out."""
     if not is_remote(source):
         return str(source)
     try:
@@ -86,7 +86,8 @@ def shown(source: object) -> str:
 
 
 def local_files(source: "str | Path | Database") -> tuple[Path, ...]:
-    """Return the paths of the local files that a table is read from. Empty if it is read over the network."""
+    """Return the paths of the local files that a table is read from. Empty if it is not read from local
+    files."""
     if isinstance(source, Database):
         return () if source.kind == POSTGRESQL else (source.path,)
     if is_remote(source):
@@ -98,8 +99,8 @@ def local_files(source: "str | Path | Database") -> tuple[Path, ...]:
 
 
 def locations_of(source: str | Path, scratch: Path | None = None) -> Locations:
-    """Return the files that a path, folder, glob or address refers to. `scratch` is the folder for downloaded
-    files. Raises ConfigError if there are none or the address is invalid."""
+    """Return the files that a path, folder, glob or address refers to. Raises ConfigError if there are no
+    files, or if the address is invalid. scratch: folder for downloaded files."""
     if not is_remote(source):
         return _local(Path(source).absolute())
     try:
@@ -121,7 +122,7 @@ def check_scratch(scratch: Path | None) -> None:
         what = "is not a folder" if scratch.exists() else "does not exist"
         raise ConfigError(
             "scratch-missing",
-            f"the scratch folder {scratch} {what}; create it, or set another scratch in the site's file",
+            f"the scratch folder {scratch} {what}; create it, or set another `scratch` in the site's file",
         )
 
 
@@ -160,16 +161,16 @@ def _check_suffixes(names: Iterable[str], source: str) -> None:
     if other is not None:
         raise ConfigError(
             "source-not-parquet",
-            f"{source}: only Parquet files can be read together, but {other} is another format",
+            f"{source}: only Parquet files can be read together, but {other} has a different format",
         )
 
 
 def _together(
     source: str, names: Iterable[tuple[str, str]], location: Callable[[str], Location], nothing: str
 ) -> Locations:
-    """Return the Parquet files among these files as one table. names: name of each file, and its name within
-    the folder, which determines the order. Names that start with _ or . are skipped, as other programs use
-    them for markers and temporary files."""
+    """Combine the Parquet files of a folder or glob into one table. names: name of each file, and its path
+    within the folder, by which the files are sorted; nothing: message if there are no such files. Names that
+    start with _ or . are skipped, because other programs use such names for markers and temporary files."""
     files = []
     for name, within in sorted(names, key=lambda pair: pair[1]):
         parts = within.split("/")
@@ -184,7 +185,8 @@ def _together(
 
 
 def _in_bucket(parts: SplitResult, source: str) -> Locations:
-    """Return the object at an s3:// address, or the Parquet files below it if it is a folder or glob."""
+    """Return the object at an s3:// address. For the address of a folder or glob, return the Parquet files in
+    it."""
     bucket, key = parts.netloc.rpartition("@")[2], unquote(parts.path).strip("/")
     if not bucket or not key:
         raise ConfigError(
@@ -221,8 +223,8 @@ def _in_bucket(parts: SplitResult, source: str) -> Locations:
 
 
 def _store(parts: SplitResult, source: str, bucket: str) -> Any:
-    """Return the file system of an s3:// address. Endpoint and region are taken from the address or the
-    environment."""
+    """Return the file system of an s3:// address. The endpoint and the region are taken from the address or
+    the environment."""
     options = dict(parse_qsl(parts.query))
     known = ("region", "endpoint_override", "scheme")
     if odd := next((key for key in options if key not in known), None):
@@ -269,18 +271,18 @@ class Source(ABC):
 
     def parts(self, columns: Collection[str], as_text: Collection[str] = ()) -> Iterator[Any]:
         """Yield the given columns in parts of consecutive rows. A source that cannot be read in parts yields
-        the whole table. `as_text` names columns to read as text, exactly as spelled in the file."""
+        the whole table. as_text: columns to read as text, exactly as spelled in the file."""
         yield self.read()
 
     def line_of(self, row: int) -> int | None:
-        """Return the line number, from 1, of the row with this index, from 0. Returns None if the format does
-        not have lines."""
+        """Return the line number of a row, counted from 1, or None if the format does not have lines. row:
+        index of the row, counted from 0."""
         return None
 
     def in_parts(self, columns: Collection[str], as_text: Collection[str] = ()) -> Iterator[Any]:
         """Yield the given columns in parts of at most `PART_ROWS` rows, or all rows at once if the format
-        cannot be read in parts. Values and order are the same as with `read`. `as_text` has the same meaning
-        as for `parts`."""
+        cannot be read in parts. The values and their order are the same as with `read`. as_text: as for
+        `parts`."""
         with reading(self.shown, self.form):
             for part in self.parts(columns, as_text):
                 if isinstance(part, pa.Table):
@@ -289,8 +291,8 @@ class Source(ABC):
                     yield part
 
     def check_known(self, columns: Collection[str]) -> None:
-        """Raise ConfigError for the first missing column, unless the names are known only after reading the
-        rows."""
+        """Raise ConfigError for the first missing column. Does nothing if the column names are known only
+        after the rows have been read."""
         with reading(self.shown, self.form):
             names = self.names()
         if names is not None:
@@ -299,8 +301,8 @@ class Source(ABC):
 
     @contextmanager
     def named(self, before: int = 0) -> Iterator[None]:
-        """Context manager that adds the source and the line number to errors raised within it. `before` is
-        the number of rows before the part that is being processed."""
+        """Context manager that adds the source and the line number to errors raised within it. before: number
+        of rows before the current part of the table."""
         try:
             yield
         except ConfigError as error:
@@ -350,8 +352,8 @@ class File(Source):
 
 @contextmanager
 def reading(source: str, form: str) -> Iterator[None]:
-    """Context manager that converts errors while reading a source to a ConfigError. `form` is the name of the
-    format in the message."""
+    """Context manager that converts errors raised while a source is read to a ConfigError. form: name of the
+    format, for the message."""
     try:
         yield
     except FileNotFoundError:
@@ -372,9 +374,9 @@ def first_line(error: object) -> str:
 
 
 # ---- Files at https:// addresses: fetched once, into an unnamed temporary file --------------------------
-# User and password of an address are sent only to that host, and are in no message. Certificates are checked
-# against the system's roots, or those of SSL_CERT_FILE. Refused are http:// to another machine and redirects
-# to it, redirects from another machine to this one, and truncated responses.
+# The user and password in an address are sent only to its host, and never shown in messages. Certificates are
+# checked against the system's roots or the roots in SSL_CERT_FILE. Refused: http:// addresses on other
+# machines (even as redirect targets), redirects from another machine to this one, truncated responses.
 
 
 SILENT_SECONDS = 60.0  # seconds for which a server may send nothing
@@ -395,7 +397,7 @@ def fetch(parts: SplitResult, source: str, folder: Path | None) -> "Callable[[],
 
     Args:
         parts: the parsed address.
-        source: its name in messages.
+        source: the address as shown in messages.
         folder: folder for the temporary file (default: the system's).
     """
     check_encrypted(parts, source)
@@ -426,7 +428,7 @@ def _fetched(parts: SplitResult, source: str, folder: Path | None) -> mmap.mmap 
         if isinstance(error.reason, ssl.SSLCertVerificationError):
             why = f"the server's certificate is not trusted: {error.reason.verify_message}"
             raise ConfigError(
-                "source-untrusted", f"{source}: {why}; set SSL_CERT_FILE to a file with its root certificate"
+                "source-untrusted", f"{source}: {why}; set SSL_CERT_FILE to a file with the root certificate"
             ) from None
         raise ConfigError(
             "source-not-fetched", f"{source} cannot be downloaded", first_line(error.reason)

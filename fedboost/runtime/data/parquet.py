@@ -1,5 +1,5 @@
-"""Tables whose rows are not held in memory: Parquet files, which are read where they are, and database
-queries, whose rows are streamed.
+"""Tables whose rows are not held in memory: Parquet files, which are read in place, and database queries,
+whose rows are streamed.
 
 Parquet files are read on demand, one column and one row group at a time. Arrays computed from them are
 memory-mapped from files in the scratch folder. These files are unlinked as soon as they are open, so nothing
@@ -59,7 +59,7 @@ NUMERIC = "numeric"
 
 class NormalBatches:
     """Iterator over the batches of an Arrow stream, converted to the column types that fedboost reads. It can
-    be consumed only once. `faults` returns a context manager that translates errors of the stream."""
+    be consumed only once. faults: returns a context manager that translates errors of the stream."""
 
     def __init__(
         self, reader: "pa.RecordBatchReader", faults: Callable[[], AbstractContextManager[Any]] = nullcontext
@@ -104,8 +104,8 @@ def normal_column(column: "pa.Array", kind: "pa.DataType") -> "pa.Array":
 
 
 # ---- Streamed database rows: PostgreSQL and SQLite through ADBC, DuckDB through its own package ---------
-# Rows arrive some thousand at a time, in the query's order. Nothing is written: the transaction is read-only,
-# or the file is opened for reading. Errors are in the driver's own words, without passwords.
+# Rows arrive a few thousand at a time, in the query's order. Nothing is written: the transaction is
+# read-only, or the file is opened for reading. Errors are in the driver's own words, without passwords.
 
 
 BATCH_ROWS = 1 << 14
@@ -117,7 +117,7 @@ _MODULES = {
     SQLITE: ("adbc_driver_sqlite.dbapi", "sql"),
     DUCKDB: ("duckdb", "duckdb"),
 }
-"""Kind of database -> module of its driver, and the extra that installs it."""
+"""Kind of database -> module of its driver, and the extra that installs the driver."""
 _SIGNS = {SQLITE: (0, b"SQLite format 3\0"), DUCKDB: (8, b"DUCK")}
 """Kind of database -> offset and bytes of the signature in its files."""
 _IN_ORDER = (
@@ -173,7 +173,7 @@ def opened(database: Database) -> Iterator[NormalBatches]:
 def _check_file(database: Database) -> None:
     path = database.path.absolute()
     if not path.is_file():
-        what = "is a directory" if path.is_dir() else "no such file"
+        what = "it is a directory" if path.is_dir() else "no such file"
         raise ConfigError(
             "source-not-found", f"{path}: {what}; an absolute path has four slashes: {database.kind}:////..."
         )
@@ -233,7 +233,7 @@ _READERS = {POSTGRESQL: _ask_postgresql, SQLITE: _ask_sqlite, DUCKDB: _ask_duckd
 
 
 def _unreadable(field: "pa.Field") -> str:
-    """Return the database's name of an unsupported column type, or an empty string if the type is
+    """Return the database's name for an unsupported column type, or an empty string if the type is
     supported."""
     word = (field.metadata or {}).get(b"POSTGRESQL:type", b"").decode()
     kind = normal_type(field.type)
@@ -252,8 +252,8 @@ def _unreadable(field: "pa.Field") -> str:
 
 @contextmanager
 def _explained(driver: Any, database: Database, names: Sequence[str] = ()) -> Iterator[None]:
-    """Convert a driver's error to a ConfigError of one line, without the query or passwords. names: column
-    names of the result."""
+    """Context manager that converts a driver's error to a one-line ConfigError, which contains neither the
+    query nor passwords. names: column names of the result."""
     try:
         yield
     except (driver.Error, pa.ArrowException, OSError) as error:
@@ -279,8 +279,8 @@ def _line(text: str, names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class ParquetTable:
-    """A file-backed table: rows in Parquet files, read one column and one row group at a time. Arrays
-    computed from them are kept in the scratch folder, or in memory if there is none."""
+    """A file-backed table: rows in Parquet files, read one column and one row group at a time. Arrays that
+    are computed from the rows are kept in the scratch folder, or in memory if there is no scratch folder."""
 
     head: "pa.Table"
     """A table with the same columns and no rows."""
@@ -301,8 +301,8 @@ class ParquetTable:
         return (self.group(number, column) for number in range(len(self.ends) - 1))
 
     def share(self, ranges: Sequence[tuple[int, int]]) -> "ParquetTable":
-        """Return a table with only the rows in `ranges`, pairs of first row (inclusive) and last row
-        (exclusive). Its feature values are kept in memory."""
+        """Return a table with only some of the rows, whose feature values are kept in memory. ranges: first
+        row (inclusive) and last row (exclusive) of each range."""
         pieces: list[tuple[int, int, int]] = []
         for first, last in ranges:
             groups = np.searchsorted(self.ends, [first, last - 1], side="right") - 1
@@ -318,8 +318,8 @@ class ParquetTable:
         return replace(self, ends=ends, group=piece, scratch=None, in_memory=True)
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """Allocate an uninitialised array in an unlinked scratch file, or in memory without a scratch folder.
-        Raises ConfigError if the scratch folder has too little space."""
+        """Allocate an uninitialised array in an unlinked scratch file, or in memory if there is no scratch
+        folder. Raises ConfigError if the scratch folder has too little space."""
         if self.scratch is None:
             return allocate_in_memory(shape, dtype)
         count = int(np.prod(shape))
@@ -328,7 +328,7 @@ class ParquetTable:
             with tempfile.TemporaryFile(dir=self.scratch) as file:
                 os.posix_fallocate(
                     file.fileno(), 0, size
-                )  # fail now, as writing to a full disk later is SIGBUS
+                )  # fail now, because writing to a full disk later raises SIGBUS
                 mapped = mmap.mmap(file.fileno(), size)
         except OSError as error:
             where = f"scratch folder {self.scratch}, {size:,} bytes: {error.strerror}"
@@ -404,7 +404,7 @@ class ParquetFiles(File):
             return self._group(*groups[number], column)
 
         table = ParquetTable(self.head, np.cumsum([0, *sizes]), read, scratch)
-        table.allocate((1,), np.dtype(np.uint8))  # a full folder should be known now
+        table.allocate((1,), np.dtype(np.uint8))  # raises now if the folder is full
         return table
 
     def _group(self, number: int, group: int, column: str) -> "pa.Table":
@@ -446,7 +446,7 @@ def check_same_names(shown: str, names: Sequence[str], first: str, expected: Seq
 
     Args:
         shown: name of the file, for messages.
-        names: its column names.
+        names: column names of the file.
         first: name of the first file, for messages.
         expected: column names of the first file.
     """
@@ -459,8 +459,8 @@ def check_same_names(shown: str, names: Sequence[str], first: str, expected: Seq
 
 
 def _partitions(files: Sequence[Location], head: "pa.Schema") -> "dict[str, pa.Array]":
-    """Return the columns that come from folder names, with one value per file. They are integers if all
-    values are, otherwise text."""
+    """Return the columns that come from folder names, with one value per file. A column contains integers if
+    all its values are integers, otherwise text."""
     columns = {}
     for name in dict.fromkeys(name for location in files for name in location.partition):
         lacking = next((location for location in files if name not in location.partition), None)
@@ -490,15 +490,16 @@ _NOTHING_AT_HAND: tuple[int, Float32] = (-1, np.empty(0, np.float32))
 
 
 class ParquetColumn:
-    """A column of a file-backed table as float32; `column[first:last]` reads these rows. `read` converts a
-    table of this one column to numbers. If it raises BadRow, the row index is adjusted to the whole table."""
+    """A column of a file-backed table, as float32. `column[first:last]` reads the rows from first to last
+    (exclusive). read: function that converts a table with only this column to numbers. If it raises BadRow,
+    the error is raised again with the row's index in the whole table."""
 
     def __init__(self, table: ParquetTable, name: str, read: Callable[["pa.Table"], Float32]) -> None:
         self.size = table.num_rows
         self._table, self._name, self._read = table, name, read
         self._at_hand = _NOTHING_AT_HAND
-        """The row group that was read last, unless it was read to its end: slices are mostly read in
-        order."""
+        """The row group that was read last, kept for the next slice. A group that was read to its end is
+        dropped, because slices are mostly read in order."""
 
     def __getitem__(self, rows: slice) -> Float32:
         first, last, _ = rows.indices(self.size)
@@ -543,7 +544,7 @@ class ParquetColumn:
 
 
 ANOTHER_NAME = "; rename one with AS another_name"
-GROUP_ROWS, GROUP_BYTES = 1 << 16, 1 << 24  # rows, or bytes, of a row group, which is read at a time
+GROUP_ROWS, GROUP_BYTES = 1 << 16, 1 << 24  # a row group ends after this many rows or bytes
 
 
 def keep(source: "Database | pa.RecordBatchReader", scratch: Path | None = None) -> ParquetTable:
@@ -556,7 +557,7 @@ def keep(source: "Database | pa.RecordBatchReader", scratch: Path | None = None)
 
 
 class Query(Source):
-    """The rows of a database query. The query is sent only when they are read."""
+    """The rows of a database query. The query is sent only when the rows are read."""
 
     form = "rows of a query"
 
@@ -580,7 +581,7 @@ class Query(Source):
 
 def stream_of(data: object) -> "Database | pa.RecordBatchReader | None":
     """Return `data` as a source whose rows can be read only once (a `Database` or an Arrow stream), or None
-    if it is a table in memory or in a file. Raises ConfigError if a stream cannot be converted."""
+    if `data` is a table in memory or in a file. Raises ConfigError if a stream cannot be converted."""
     home = type(data).__module__.split(".")[0]
     if isinstance(data, (Database, pa.RecordBatchReader)):
         return data
@@ -594,8 +595,8 @@ def stream_of(data: object) -> "Database | pa.RecordBatchReader | None":
 
 
 def _kept(batches: NormalBatches, source: str, scratch: Path | None) -> ParquetTable:
-    """Store the rows in an unlinked temporary file, in the scratch folder or the system's temporary
-    folder."""
+    """Store streamed rows in an unlinked temporary file, and return them as a table. scratch: folder for the
+    file (default: the system's temporary folder)."""
     folder = scratch or Path(tempfile.gettempdir())
     try:
         file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - open as long as the table exists

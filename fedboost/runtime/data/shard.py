@@ -1,4 +1,4 @@
-"""Conversion of a site's table to a `Shard` (its rows as float32 columns), and of row ids to bytes.
+"""Converts a site's table to a `Shard` (its rows as float32 columns), and row ids to bytes.
 
 Row ids are used to match the rows of parties that hold different columns. So equal ids give equal bytes at
 every party, whether they are stored as integers or text, in memory, CSV or Parquet. Text is NFC-normalised
@@ -93,8 +93,8 @@ def ids_of(table: "Table", names: Sequence[str], form: str | None) -> list[bytes
 
 
 def check_distinct(ids: Sequence[bytes], what: str, instead: str = "") -> None:
-    """Raise ConfigError with the number of repeated ids if the ids are not unique. `what` names them in the
-    message; `instead` suggests an alternative to keeping one row per id."""
+    """Raise ConfigError with the number of repeated ids if the ids are not unique. what: name of the ids in
+    the message; instead: alternative to keeping one row per id, for the message."""
     if len(set(ids)) == len(ids):
         return
     counts = [count for count in Counter(ids).values() if count > 1]
@@ -154,12 +154,15 @@ def _whole(text: str) -> str:
 
 
 Reader = Callable[["pa.Table"], Float32]
-NO_LABELS = np.zeros(0, np.float32)  # labels of rows whose labels another party has, or that are predicted
+NO_LABELS = np.zeros(
+    0, np.float32
+)  # for rows without labels: another party has the labels, or they are predicted
 _NAMED_LABELS = {
     "positive": "; set positive under [columns] to the label value that counts as 1",
     "classes": "; set classes under [columns] to the list of label values",
 }
-"""Key under [columns] that lists the label values -> advice to add to the error about an unsuitable label."""
+"""Key under [columns] that defines the label values -> advice to add to the error about an unsuitable
+label."""
 
 
 def to_shard(table: "Table", terms: Terms, site: str, ranges: Ranges | None = None) -> Shard:
@@ -169,7 +172,7 @@ def to_shard(table: "Table", terms: Terms, site: str, ranges: Ranges | None = No
 
     Args:
         site: name of the party that owns the table.
-        ranges: row ranges of `table` within the party's whole table, if it holds only some of the rows.
+        ranges: row ranges of `table` within the party's whole table, if `table` has only some of its rows.
 
     Raises:
         Refused: a column is missing.
@@ -189,8 +192,8 @@ def to_shard(table: "Table", terms: Terms, site: str, ranges: Ranges | None = No
 
 
 def column_faults(table: "Table", schema: Schema) -> Iterator[ConfigError]:
-    """Yield an error for each column that the schema names and the table lacks. A sparse table also yields an
-    error for a categorical column."""
+    """Yield an error for each column that the schema names but the table lacks. For a sparse table, also
+    yield an error if the schema has categorical columns."""
     dense, wanted = dense_of(table), {*schema.others, *schema.features}
     there = dense.column_names
     sparse = set[str]()
@@ -270,8 +273,8 @@ def _readers(terms: Terms, schema: Schema) -> Iterator[tuple[str, Reader]]:
 
 
 def _features(table: "Table", readers: Mapping[str, Reader]) -> tuple[Any, ...]:
-    """Read the feature columns. Those of a file-backed table are left in its files unless they are to be kept
-    in memory."""
+    """Read the feature columns. The columns of a file-backed table stay in its files, unless the table keeps
+    its feature values in memory."""
     if isinstance(table, SparseTable):
         return tuple(table.column(name) or read(table.dense) for name, read in readers.items())
     stored: list[ParquetColumn] = []
@@ -281,7 +284,9 @@ def _features(table: "Table", readers: Mapping[str, Reader]) -> tuple[Any, ...]:
             for column in stored:
                 column.check()
             return tuple(stored)
-    values = np.empty((len(readers), table.num_rows), np.float32)  # one block, which can be given back
+    values = np.empty(
+        (len(readers), table.num_rows), np.float32
+    )  # a single block, which can be returned to the system
     for number, read in enumerate(readers.values()):
         if stored:
             stored[number].read_into(values[number])
@@ -296,8 +301,8 @@ def _allocator(table: "Table") -> Allocator:
 
 
 def rows_to_predict(table: "Table", terms: Terms) -> int:
-    """Return the number of the label holder's rows that take part in matching: all rows, or the number of
-    distinct ids if the terms allow repeated ids."""
+    """Return the number of rows that the label holder matches by id: all rows, or one row per distinct id if
+    the terms allow repeated ids."""
     name, vertical = terms.columns.row_id, terms.vertical
     if not vertical.repeated_ids or name is None:
         return int(table.num_rows)
@@ -305,20 +310,21 @@ def rows_to_predict(table: "Table", terms: Terms) -> int:
 
 
 def _ids(table: "Table", terms: Terms, site: str) -> list[bytes]:
-    """Return the row ids. They must be unique, unless the terms allow the label holder to repeat them."""
+    """Return a party's row ids. Raises ConfigError if ids are repeated, unless the party is the label holder
+    and the terms allow repeated ids."""
     name = terms.columns.row_id
     assert name is not None
     ids = ids_of(table, [name], terms.vertical.id_form)
     has_labels = terms.blocks.has_labels(site)
     if not (has_labels and terms.vertical.repeated_ids):
-        may = has_labels and terms.task.trains  # other tasks use the ids of the training
+        may = has_labels and terms.task.trains  # other tasks use the ids from training
         check_distinct(ids, f"row_id {name!r}", "or set repeated_ids = true in the terms" if may else "")
     return ids
 
 
 def _keys_in(table: "Table", name: str, what: str) -> sampling.Keys:
-    """Return the sampling key of each row, a hash of its text in this column. Raises BadRow if one is
-    missing."""
+    """Return the sampling key of each row, which is a hash of its text in a column. Raises BadRow if a row
+    has no text. what: name of the column's role, for the message."""
     parts = []
     for part in parts_of(table, name):
         codes, distinct = texts(column_of(part, name), name)
@@ -381,7 +387,7 @@ def _labels(table: "Table", terms: Terms) -> Float32:
         row, takes = invalid
         raise ConfigError(
             "table-label-invalid",
-            f"columns {name!r} and {upper!r} are the label of {terms.objective.name}, which takes {takes}",
+            f"columns {name!r} and {upper!r} have an invalid label: {terms.objective.name} takes {takes}",
             f"their values are {out[0, row]:g} and {out[1, row]:g} in row {row + 1}",
         )
     return out
@@ -428,7 +434,7 @@ def _label(table: "pa.Table", terms: Terms) -> Float32:
     invalid = terms.objective.loss.first_invalid_label(label)
     if invalid:
         rows = np.arange(label.size) == invalid[0]
-        refuse(table, name, rows, f"is the label of {terms.objective.name}, which takes {invalid[1]}{hint}")
+        refuse(table, name, rows, f"has an invalid label: {terms.objective.name} takes {invalid[1]}{hint}")
     return label
 
 
@@ -442,8 +448,8 @@ def _class(table: "pa.Table", terms: Terms) -> Float32:
 
 
 def _positive(table: "pa.Table", terms: Terms, labels: Sequence[str]) -> Float32:
-    """Return 1 for rows whose label is the positive one, otherwise 0. labels: distinct values in the whole
-    table."""
+    """Return 1 for each row with the positive label and 0 for other rows, float32 [rows]. labels: distinct
+    labels in the whole table."""
     name, positive = terms.columns.label, terms.columns.positive
     assert positive is not None
     codes, distinct = texts(table.column(name), name)
@@ -478,7 +484,7 @@ def _weight(table: "pa.Table", name: str) -> Float32:
 def base_margin_of(table: "pa.Table", name: str, terms: Terms) -> Float32:
     margin = _present(table, name, "base margin")
     beyond = np.abs(terms.objective.loss.predict(margin.astype(np.float64))) > MAX_LABEL
-    refuse(table, name, beyond, "has a base margin that predicts more than 2**60")
+    refuse(table, name, beyond, "has a base margin that corresponds to a prediction above 2**60")
     return margin
 
 
@@ -493,7 +499,7 @@ def to_features(
     Categories that the schema does not declare count as missing.
 
     Args:
-        source: name of the table, with which error messages start.
+        source: name of the table, as a prefix for error messages.
         means: the model's target means.
 
     Raises:
@@ -505,8 +511,8 @@ def to_features(
 
 @contextmanager
 def _told(table: "pa.Table | SparseTable", source: str) -> Iterator[None]:
-    """Prefix errors with the source of the table, and add the line number if the table was read from a text
-    file."""
+    """Context manager that prefixes errors with the source of the table. It also adds the line number if the
+    table was read from a text file."""
     try:
         yield
     except ConfigError as error:
@@ -529,7 +535,7 @@ def features_of(table: "pa.Table | SparseTable", schema: Schema, means: TargetMe
 
 def to_base_margin(table: "pa.Table | SparseTable", terms: Terms, source: str) -> Float32 | None:
     """Read the base margins of rows to predict, float32 [rows], or return None if the terms do not name a
-    base margin column. `source` is the name of the table, with which error messages start."""
+    base margin column. source: name of the table, as a prefix for error messages."""
     if (name := terms.columns.base_margin) is None:
         return None
     with _told(table, source):
@@ -537,8 +543,8 @@ def to_base_margin(table: "pa.Table | SparseTable", terms: Terms, source: str) -
 
 
 def undeclared(table: "Table", schema: Schema) -> Iterator[tuple[str, str, int]]:
-    """Yield, for each column with categories that the schema does not declare, its name, one such category
-    and the number of rows affected."""
+    """Yield each column with values that the schema does not declare as categories: name of the column, one
+    such value, and number of rows with such values."""
     known = {name: undeclared_levels(table, name, levels) for name, levels in schema.categorical.items()}
     for name, rows in known.items():
         if rows:
@@ -572,7 +578,7 @@ def category_rows(table: "Table", schema: Schema) -> dict[str, dict[str, int]]:
 
 def label_counts(label: Float32, terms: Terms) -> dict[str, int]:
     """Count the rows of each label value. Returns an empty dict unless the label has two values or classes.
-    `label` holds class codes, float32 [rows]."""
+    label: class codes, float32 [rows]."""
     if not class_names(terms):
         return {}
     codes, rows = np.unique(label, return_counts=True)

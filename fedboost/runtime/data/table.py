@@ -102,8 +102,8 @@ def source_at(
 
 
 def _form_of(locations: Locations) -> type[File]:
-    """Return the format of a file, by the suffix of its name. A file named like `t.gz`, without another
-    suffix, is read as CSV."""
+    """Return the format that is indicated by the suffix of a file. A compressed file without another suffix,
+    such as `t.gz`, is read as CSV."""
     location = locations.files[0]
     for form in FORMS:
         if location.name.endswith(form.every_suffix()):
@@ -129,8 +129,8 @@ Table: TypeAlias = "pa.Table | ParquetTable | SparseTable"
 def read_table(
     source: Path | str | Database, scratch: Path | None = None, options: ReadOptions = DEFAULT_OPTIONS
 ) -> "Table":
-    """Read the table at a source, as in `source_at`. With a scratch folder, which requires Parquet, the rows
-    are left in the files. Raises ConfigError if the table cannot be read."""
+    """Read a table. source, options: as for `source_at`; scratch: if given, files must be in Parquet format,
+    and their rows are not loaded into memory. Raises ConfigError if the table cannot be read."""
     check_scratch(scratch)
     found = source_at(source, options, scratch)
     with reading(found.shown, found.form):
@@ -251,7 +251,7 @@ def _by_column(data: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def dense_of(table: "Table") -> "pa.Table":
-    """Return the dense columns of a table. For a file-backed table, they have the right types but no rows."""
+    """Return the dense columns of a table. For a file-backed table, return its columns without rows."""
     match table:
         case SparseTable():
             return table.dense
@@ -267,8 +267,8 @@ def _is_sparse(values: object) -> bool:
 
 
 def parts_of(table: "Table", column: str) -> Iterator["pa.Table"]:
-    """Yield the table as a single part. If it is file-backed, yield its row groups instead, with only this
-    column."""
+    """Yield the table as a single part. If it is file-backed, yield its row groups instead, each with only
+    the given column."""
     return table.groups(column) if isinstance(table, ParquetTable) else iter([dense_of(table)])
 
 
@@ -280,7 +280,7 @@ _KEY = b"fedboost.file"  # metadata key of a table: its file, and the options it
 
 
 def without_source(table: "pa.Table | SparseTable") -> "Any":
-    """Return the table without the metadata that names its file. Use it if the rows are no longer in the
+    """Return the table without the metadata that names its file. Needed if the rows are no longer in the
     order of the file."""
     if isinstance(table, SparseTable):
         return replace(table, dense=table.dense.replace_schema_metadata())
@@ -288,8 +288,8 @@ def without_source(table: "pa.Table | SparseTable") -> "Any":
 
 
 def in_file(error: ConfigError, table: "pa.Table") -> ConfigError:
-    """Return the error with the row's line number in the text file that the table was read from, if it is
-    known."""
+    """Return the error with the line number of its row added, if the table was read from a text file and the
+    line number is known."""
     facts = (table.schema.metadata or {}).get(_KEY)
     if facts is None or not isinstance(error, BadRow):
         return error
@@ -301,8 +301,8 @@ def in_file(error: ConfigError, table: "pa.Table") -> ConfigError:
 
 
 def row_of(table: "pa.Table", row: int) -> str:
-    """Describe a row for a message, e.g. `row 3 (line 5 of the file)`. `row` is counted from 0, but shown
-    from 1."""
+    """Describe a row for a message, e.g. `row 3 (line 5 of the file)`. row: index of the row, counted from 0;
+    the message counts from 1."""
     return in_file(BadRow("table-value-invalid", "", "", row), table).detail.strip().removeprefix("in ")
 
 

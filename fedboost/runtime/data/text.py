@@ -41,11 +41,11 @@ MAX_SPARSE_COLUMNS = 1 << 16  # most features of a LIBSVM file; the same as the 
 
 @dataclass(frozen=True)
 class SparseTable:
-    """A table with dense columns and sparse ones, as read from a LIBSVM file or scipy matrices.
+    """A table with dense and sparse columns, as read from a LIBSVM file or scipy matrices.
 
-    The sparse columns are stored in CSC format. Column c has the entries `values[starts[c]:starts[c + 1]]` in
-    the rows `rows[starts[c]:starts[c + 1]]`, which increase, and 0 in all other rows. starts: int64 [sparse
-    columns + 1].
+    The sparse columns are stored in CSC format. Column c has the values `values[starts[c]:starts[c + 1]]` in
+    the rows `rows[starts[c]:starts[c + 1]]`, in increasing order, and 0 in all other rows. starts: int64
+    [sparse columns + 1].
     """
 
     num_rows: int
@@ -55,7 +55,8 @@ class SparseTable:
     rows: Int64
     values: Float32
     open_ended: bool = False
-    """True if every column name f0, f1, ... exists. Columns that are not stored are 0 in all rows."""
+    """True if the table has a column for every name f0, f1, ... A column that is not stored is 0 in all
+    rows."""
 
     def __post_init__(self) -> None:
         twice = {*self.dense.column_names} & {*self.names}
@@ -74,7 +75,7 @@ class SparseTable:
         return [*self.dense.column_names, *self.names]
 
     def column(self, name: str) -> "SparseColumn | None":
-        """Return a sparse column by name, or None if there is none."""
+        """Return a sparse column by name, or None if the table has no such column."""
         index = self._places.get(name)
         if index is None and self.open_ended and re.fullmatch(r"f(0|[1-9][0-9]{0,4})", name):
             return SparseColumn(self.num_rows, self.rows[:0], self.values[:0])
@@ -97,8 +98,8 @@ class SparseTable:
         )
 
     def parts(self) -> "Iterator[SparseTable]":
-        """Yield the table in parts of consecutive rows, each with at most about `DENSE` values when made
-        dense."""
+        """Yield the table in parts of consecutive rows. The sparse columns of a part have about `DENSE`
+        values or fewer when they are made dense."""
         step = max(1, DENSE // max(len(self.names), 1))
         for first in range(0, max(self.num_rows, 1), step):
             yield self.take(np.arange(first, min(first + step, self.num_rows)))
@@ -148,7 +149,7 @@ class LibSvm(File):
 
 def read_libsvm(file: "pa.NativeFile", path: str) -> SparseTable:
     """Read a file of lines `label qid:group index:value index:value ...`. The qid is optional but must be in
-    all lines or in none, and # starts a comment. An index i is read as column `f{i}`, and `path` is named in
+    all lines or in none, and # starts a comment. Index i becomes column `f{i}`. path: name of the file in
     error messages."""
     labels: list[float] = []
     places: list[int] = []
@@ -212,7 +213,7 @@ def _float32(values: npt.NDArray[Any]) -> Float32:
 # Values and types are the same whether a file is read at once or in parts. An error names the line.
 
 
-_HEADER = 1 << 24  # most bytes in which the first line is looked for
+_HEADER = 1 << 24  # maximum number of bytes that are searched for the end of the first line
 _BLOCK = 1 << 20
 """Number of bytes read at a time, and maximum length of a row; both increase if the first line is long. When
 a file is read in parts, pyarrow reads up to 32 blocks ahead."""
@@ -234,7 +235,7 @@ class Delimited(File):
         if self._separator == options.decimal:
             raise ConfigError(
                 "csv-separator-decimal",
-                f"{self.shown}: {self._separator!r} cannot be both column separator and decimal separator; "
+                f"{self.shown}: {self._separator!r} cannot be both the column and the decimal separator; "
                 f"use another separator: {_advice('separator', ';')}",
             )
         with self._faults(_BLOCK):
@@ -268,8 +269,8 @@ class Delimited(File):
                 yield self._marked(pa.Table.from_batches([batch]))
 
     def _marked(self, table: "pa.Table") -> "pa.Table":
-        """Mark the text columns of a file with decimal commas, so that `finite` rejects decimal points in
-        them."""
+        """Mark the text columns if the file has decimal commas, so that `finite` rejects decimal points in
+        these columns."""
         if self.options.decimal != ",":
             return table
         fields = (
@@ -302,7 +303,7 @@ class Delimited(File):
                 self._refuse_text()
 
     def _wider(self, kind: "pa.DataType", value: str | None) -> "pa.DataType":
-        """Return the first wider type that can hold this value, or simply the next one if the value is
+        """Return the first wider type that can hold a value, or the next wider type if the value is
         unknown."""
         # The order in which pyarrow tries types when it reads a whole file. A type that does not fit this
         # value does not fit the column, and is skipped without another pass. Binary means text that is not
@@ -380,12 +381,15 @@ class Delimited(File):
 
     @contextmanager
     def _faults(self, block: int) -> Iterator[None]:
-        """Convert pyarrow's errors to a ConfigError that names the line of the file."""
+        """Context manager that converts pyarrow's errors to a ConfigError that names the line of the file.
+        block: maximum length of a row in bytes."""
         try:
             yield
         except UnicodeError as error:
             why = f"cannot be decoded as {self.options.encoding}: {error}"
-            raise ConfigError("csv-encoding-wrong", f"{self.shown}: {why}; use another --encoding") from None
+            raise ConfigError(
+                "csv-encoding-wrong", f"{self.shown}: {why}; specify another --encoding"
+            ) from None
         except pa.ArrowInvalid as error:
             if "straddl" in str(error):
                 advice = "close an open quote, or shorten the text"
@@ -431,10 +435,10 @@ def _advice(option: str, value: str) -> str:
 
 
 # ---- JSON lines: one object per line, with a name and a value for each column ---------------------------
-# Values are the same whether a file is read at once or in parts. A name that an object lacks is missing.
+# Values are the same whether a file is read at once or in parts. Values that an object lacks are missing.
 
 
-_PART = 1 << 23  # bytes read at a time, and the longest line
+_PART = 1 << 23  # bytes read at a time, and maximum length of a line
 
 
 class JsonLines(File):
@@ -473,7 +477,8 @@ class JsonLines(File):
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Convert pyarrow's error to a ConfigError that names the first invalid line, if one is found."""
+        """Context manager that converts pyarrow's error to a ConfigError. The message names the first invalid
+        line, if one is found."""
         try:
             yield
         except pa.ArrowInvalid as error:
@@ -497,8 +502,8 @@ def _blocks(stream: "pa.NativeFile") -> Iterator[bytes]:
 
 
 def _check_line(where: str, line: bytes, kinds: dict[str, str]) -> None:
-    """Raise ConfigError if a line is not a JSON object, or has a value whose type differs from that in
-    earlier lines. kinds: name -> type seen so far; updated."""
+    """Raise ConfigError if a line is not a JSON object, or if the type of a value differs from its type in
+    earlier lines. kinds: name -> type in earlier lines; updated."""
     try:
         values = json.loads(line)
     except json.JSONDecodeError as fault:
@@ -572,8 +577,8 @@ class Workbook(File):
 
 
 def _column(values: Sequence[Any], missing: frozenset[str]) -> "pa.Array":
-    """Convert cells to an Arrow column of numbers or booleans if all values are of that type, else of
-    text."""
+    """Convert cells to an Arrow column: numbers if all values are numbers, booleans if all values are
+    booleans, otherwise text. missing: texts that denote a missing value."""
     known = [None if isinstance(value, str) and value.strip() in missing else value for value in values]
     kinds = {type(value) for value in known if value is not None}
     if kinds <= {int, float}:

@@ -1,4 +1,4 @@
-"""Conversion of table columns to float32 numbers and category codes.
+"""Converts table columns to float32 numbers and category codes.
 
 The result does not depend on the type that stores a value: numbers are converted through float64, categories
 through their text. Errors about missing columns, wrong types and infinite values name the column, the row
@@ -151,7 +151,7 @@ def is_text(kind: "pa.DataType") -> bool:
 
 
 def kind_of(column: "pa.ChunkedArray") -> str:
-    """Return a column's type as text for a message. The field names of lists and structs are omitted."""
+    """Format a column's type for a message. The field names of lists and structs are omitted."""
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
     if types.is_binary(kind) or types.is_large_binary(kind):
         return "binary (not UTF-8 text)"
@@ -166,7 +166,7 @@ def listing(values: Sequence[str], limit: int = 8) -> str:
 
 def refuse(table: "pa.Table", name: str, rows: Rows, reason: str) -> None:
     """Raise BadRow for the first row that is True in `rows`, bool [rows]. The message is the column's name
-    followed by `reason`, and the value."""
+    followed by `reason`, and ends with the row's value."""
     if rows.any():
         row = int(np.argmax(rows))
         value = shorten(repr(table.column(name)[row].as_py()))
@@ -202,8 +202,8 @@ def declared_codes(table: "pa.Table", name: str, categories: Sequence[str]) -> F
 
 
 def buckets_of(table: "pa.Table", name: str, buckets: int) -> Float32:
-    """Return the hash bucket of each row's level (its text), float32 [rows], or NaN where it is missing.
-    `buckets` is the number of buckets."""
+    """Return the hash bucket of each row's level (its text), float32 [rows], or NaN where the level is
+    missing. buckets: number of buckets."""
     codes, levels = texts(column_of(table, name), name)
     return np.array([*(bucket_of(level, buckets) for level in levels), np.nan], np.float32)[codes]
 
@@ -228,8 +228,8 @@ def codes_of(table: "pa.Table", name: str, categories: Sequence[str]) -> Float32
 
 
 def spelled_as(column: "pa.ChunkedArray", text: str) -> str:
-    """Return `text` as `texts` would spell it for this column. For example, 01 and True become 1 and true if
-    a CSV column was read as numbers or booleans."""
+    """Convert a text to the spelling that `texts` uses for this column. For example, 01 and True become 1 and
+    true if a CSV column was read as numbers or booleans."""
     if is_text(plain(column).type):
         return text
     if text.lower() in ("true", "false"):
@@ -241,7 +241,7 @@ def spelled_as(column: "pa.ChunkedArray", text: str) -> str:
 
 
 def text_of(value: object) -> str | None:
-    """Return a value as text, or None if it is missing. An empty string is returned as it is."""
+    """Convert a value to text, or return None if it is missing. An empty string is returned unchanged."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -298,8 +298,8 @@ def _parsed(column: "pa.ChunkedArray", name: str) -> "pa.ChunkedArray":
 
 
 def _first_unparsed(column: "pa.ChunkedArray") -> int:
-    """Return the index of the first row that is not a number. There must be one."""
-    # A binary search, as a failed cast does not report the row. Invariant: all rows before `good` are
+    """Return the index of the first row whose text is not a number. There must be at least one such row."""
+    # A binary search, because a failed cast does not report the row. Invariant: all rows before `good` are
     # numbers, and at least one row before `end` is not.
     good, end = 0, len(column)
     while end - good > 1:
@@ -337,7 +337,7 @@ def share_freed_memory() -> None:
 
 
 def give_back() -> None:
-    """Return memory to the system that Arrow's allocator still holds after tables were freed."""
+    """Return the memory of freed tables, which Arrow's allocator still holds, to the system."""
     pa.default_memory_pool().release_unused()
 
 

@@ -1,9 +1,9 @@
-"""A consortium on a single machine, for the demo, examples and tests. Each party and the aggregator run in
-their own process and communicate over loopback.
+"""Runs a consortium on a single machine, for the demo, examples and tests. Each party and the aggregator run
+in a separate process and communicate over loopback.
 
 The operating system chooses the port. All processes are stopped at the end, and their logs are kept in the
-folder. Keys are deleted at the end, and so are the parties' memories (records of their sessions) unless a
-`state` folder is given. If a process does not start, SessionFailed is raised with the last line of its log.
+folder. Keys are deleted at the end. The parties' memories (records of their sessions) are also deleted unless
+a `state` folder is given. If a process does not start, SessionFailed is raised with the last line of its log.
 """
 
 import json
@@ -34,7 +34,7 @@ from fedboost.terms.terms import Terms
 
 START_SECONDS = 60.0
 SECONDS_A_PARTY = 4.0
-"""Additional seconds per party to wait until it is connected, as all processes share the cores when they
+"""Additional seconds to wait for each party to connect, because all processes share the cores when they
 start."""
 STOP_SECONDS = 10.0
 POLL_SECONDS = 0.02
@@ -44,19 +44,20 @@ ANALYST = "analyst"
 
 
 class LocalCluster:
-    """Context manager that runs an aggregator and parties in processes. Within it, all parties are connected
-    and the property `analyst` can be used to submit terms.
+    """Context manager that runs an aggregator and parties in separate processes. While it is active, all
+    parties are connected, and terms can be submitted with the property `analyst`.
 
-    Attributes: `aggregator` is the aggregator's process, `parties` maps each name to its process, `keys` is
-    the folder of the key bundles, and `state` is the folder of the parties' memories and audit logs.
+    Attributes: `aggregator` is the aggregator's process, `parties` maps each party's name to its process,
+    `keys` is the folder of the key bundles, and `state` is the folder of the parties' memories and audit
+    logs.
 
     Args:
         folder: folder for config files and logs.
         tables: party name -> table file, or None for a key holder that has no rows.
         programs: custom programs that the aggregator offers.
-        policy: policy of all parties. Without one, they refuse terms that have not been approved (`approve`).
+        policy: policy of all parties. If None, parties refuse terms that have not been approved (`approve`).
         approved: terms that every party approves before it starts.
-        state: folder for memories and audit logs that are to be kept after the end.
+        state: folder in which memories and audit logs are kept after the end (default: they are deleted).
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class LocalCluster:
         return connect(self.address, self.keys / ANALYST)
 
     def approve(self, terms: Terms) -> None:
-        """Approve terms of the cluster's analyst at every party, as `fedboost approve --yes` does."""
+        """Approve terms from the cluster's analyst at every party, as `fedboost approve --yes` does."""
         for stem in self._stems.values():
             _approve(read_party(self._folder / f"{stem}.toml", holds_rows=None), terms)
 
@@ -135,7 +136,7 @@ class LocalCluster:
         self.address = json.loads(line)["address"]
 
     def start_party(self, name: str) -> None:
-        """Start a party. It takes about a second until it is connected."""
+        """Start a party without waiting until it is connected, which takes about a second."""
         stem = self._stems[name]
         table = self._tables[name]
         values: dict[str, object] = {
@@ -149,8 +150,8 @@ class LocalCluster:
         self.parties[name] = self._spawn(stem, values)
 
     def stop_party(self, name: str) -> None:
-        """Stop a party, and return once the aggregator has noticed. Raises SessionFailed if that takes too
-        long."""
+        """Stop a party, and wait until the aggregator no longer lists it as connected. Raises SessionFailed
+        if that takes too long."""
         _end(self.parties[name])
         end = time.monotonic() + STOP_SECONDS
         while any(member.name == name and member.since for member in self.analyst.status().members):
@@ -207,8 +208,9 @@ class LocalCluster:
 
 
 def write_consortium(folder: Path, parties: Mapping[str, str], days: int) -> None:
-    """Create a consortium, and write key bundles for an aggregator, an analyst and parties (name -> name of
-    the bundle's folder), valid for `days` days. The root key is not kept."""
+    """Create a consortium, and write key bundles for an aggregator, an analyst and the parties. The root key
+    is not kept. parties: party name -> name of the bundle's folder; days: number of days for which the
+    certificates are valid."""
     now = datetime.now(UTC)
     root_key, root = new_root("loopback", now, days + 1)
     holders = [(AGGREGATOR, AGGREGATOR, AGGREGATOR), (ANALYST, ANALYST, ANALYST)]

@@ -1,9 +1,9 @@
-"""Estimates of the time, traffic and memory that training takes under each protection.
+"""Estimates the time, traffic and memory that training takes under each protection.
 
-Trees are grown on this machine for some seconds, with the queries of a real training run of the terms, on the
-user's table or on generated rows. The work of parties, key holder and aggregator is timed with the code of a
-session, and extrapolated to the full number of rounds and rows. Protections whose extra is not installed are
-omitted.
+Trees are grown on this machine for a few seconds, on the user's table or on generated rows, with the same
+queries as in a training session. The work of the parties, the key holder and the aggregator is timed with the
+code that sessions use, and extrapolated to the full number of rounds and rows. Protections whose extra is not
+installed are omitted.
 """
 
 import math
@@ -47,7 +47,7 @@ from fedboost.terms.terms import Terms
 ROWS_OF_A_GROUP = 20
 MAX_RELEVANCE = 4
 MIN_CLASSES = 2
-VALIDATION = 5  # one row in so many validates, if the terms have a column for it
+VALIDATION = 5  # one row in this many is for validation, if the terms name a validation column
 
 
 def table_for(terms: Terms, rows: int) -> "pa.Table":
@@ -96,32 +96,39 @@ def _label(terms: Terms, score: Float64) -> Any:
 # ---- Costs of a training by protection, from trees grown here for some seconds --------------------------
 
 
-MAX_VALUES = 8_000_000  # most rows times features to grow trees over; of more rows a part is used
-MAX_SECONDS = 10.0  # of growing trees; further rounds are assumed to be like the last
+MAX_VALUES = 8_000_000  # maximum of rows times features for growing trees; larger tables are cut
+MAX_SECONDS = 10.0  # seconds of growing trees; further rounds are assumed to be like the last
 FIRST_ROUNDS = 10  # rounds to measure how long one takes
 MESSAGE_SECONDS = 1.4e-3
 """Seconds that both ends spend on a query to one party and its answer: gRPC, TLS, audit log and site memory.
 Measured on two cores (docs/scaling.md): between 1.1 and 1.6 ms for 3 to 30 parties."""
-MESSAGE_BYTES = 120  # of a report without its cells
+MESSAGE_BYTES = 120  # bytes of a report without its cells
 MIN_ROWS_A_PARTY = 20
 SAMPLED_PARTIES = 100  # with more parties, each seals a smaller sample
 FEWER = 4
-"""A sample is reduced to one row in this many for the first trees. The difference in time gives the cost per
+"""The first trees are grown on one row in this many of a sample. The difference in time gives the cost per
 row."""
 ALONE: dict[str, object] = {
     **{"protection": "plain", "parties": [], "keyholder": None, "keyholder_rows": True},
     **{"on_loss": "wait", "quorum": None, "early_stopping_rounds": None, "party_metrics": False},
     "program": "boosting",
 }
-"""Settings with which the same trees grow in one process, without protection and without disconnections."""
+"""Settings that grow the same trees in one process, without protection and without disconnections."""
 SESSION = bytes(32)
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Measured cost of sealing (hiding) the parties' vectors and opening (revealing) their sum. seal, help,
-    open: seconds per cell at a party, at the key holder, and per party at the aggregator; size: bytes per
-    cell; beside: further bytes that a party sends for a sum; trips: round trips."""
+    """Measured cost of sealing (hiding) the parties' vectors and opening (revealing) their sum.
+
+    Args:
+        seal: seconds per cell at a party.
+        help: seconds per cell to answer the aggregator's requests, such as decryption by the key holder.
+        open: seconds per cell and party at the aggregator.
+        size: bytes per cell.
+        beside: additional bytes that a party sends per sum.
+        trips: round trips per sum.
+    """
 
     seal: float
     help: float
@@ -137,11 +144,11 @@ class Grown:
 
     Args:
         segments: layout of each query's answer, including the queries before the first round.
-        first: number of these answers up to the end of the first round.
+        first: number of answers up to the end of the first round.
         rounds: number of rounds grown.
         a_round: seconds per round, summed over all parties and the aggregator.
-        deciding: part of `a_round` that the program at the aggregator takes.
-        a_row: seconds per round for each further row.
+        deciding: part of `a_round` that is spent in the aggregator's program.
+        a_row: seconds per round for each additional row.
         start: seconds before the first round, for loading kernels and reading rows.
         sent: bytes that a party sends without protection, up to the end of the first round and afterwards.
     """
@@ -156,14 +163,14 @@ class Grown:
     sent: tuple[float, float]
 
     def weight(self, rounds: int) -> float:
-        """Return how many rounds each measured round after the first stands for in a training run of `rounds`
-        rounds."""
+        """Return the factor that scales the cost of the measured rounds after the first to a full training
+        run. rounds: number of rounds in the full run."""
         return (rounds - 1) / max(self.rounds - 1, 1)
 
 
 def grow(terms: Terms, table: Any, parties: int, whole: bool, shares_turns: bool = True) -> Grown:
-    """Grow trees on a table for some seconds, and measure what they cost. parties: number of parties among
-    which the rows are split; whole: True if the table has all rows, so that the cost of further rows is not
+    """Grow trees on a table for a few seconds, and measure the cost. parties: number of parties among which
+    the rows are split; whole: True if the table has all rows, so that the cost of additional rows is not
     needed; shares_turns: True if several queries may share a turn."""
     names, segments = [f"p{number}" for number in range(parties)], list[tuple[Segment, ...]]()
     shards = split_by_weights(table, names, [1.0] * parties, 0, terms.columns.group)
@@ -276,10 +283,10 @@ def _ends(
 
 @dataclass(frozen=True)
 class Costs:
-    """Cost of training without protection, scaled to all rows. asked: how often each query occurs, with the
-    layout of its answer; in_turn: seconds per round, summed over all parties and the aggregator; start:
-    seconds before the first round; cells, turns: mean numbers per round; bits: mean number of bits per
-    cell."""
+    """Cost of training without protection, scaled to all rows. asked: how often each query occurs in the
+    training run, and the layout of its answer; in_turn: seconds per round, summed over all parties and the
+    aggregator; start: seconds before the first round; cells, turns: mean number per round; bits: mean number
+    of bits per cell."""
 
     rows: int
     grown: Grown
@@ -295,9 +302,9 @@ class Costs:
 
 
 def _sample(alone: Terms, rows: int, least: int, table: Any) -> tuple[Terms, Any, float]:
-    """Return terms and rows to grow trees with, and these rows' share of all. Settings that depend on row
-    counts are scaled by this share. The rows are the first ones of `table`, or generated if it is None;
-    `least` is their minimum number."""
+    """Return the terms and a sample of rows for growing trees, and the sample's share of all rows. Settings
+    that depend on row counts are scaled by this share. least: minimum number of rows in the sample; table:
+    table whose first rows form the sample (default: generated rows)."""
     most = min(rows, max(MAX_VALUES // len(alone.columns.features), least))
     if table is None:
         table = table_for(alone, most)
@@ -311,8 +318,8 @@ def _sample(alone: Terms, rows: int, least: int, table: Any) -> tuple[Terms, Any
 
 
 def costs_of(terms: Terms, rows: int, parties: int, table: Any = None) -> Costs:
-    """Grow trees on rows of `table`, or on generated rows if it is None. Return the cost of training on
-    `rows` rows of `parties` parties without protection."""
+    """Grow trees on a sample, and return the cost of training without protection. rows: number of rows of all
+    parties; parties: number of parties; table: rows to grow trees on (default: generated rows)."""
     alone, table, share = _sample(terms.changed(**ALONE), rows, MIN_ROWS_A_PARTY * parties, table)
     grown = grow(alone, table, parties, share == 1.0, terms.shares_turns)
     in_turn = grown.a_round + grown.a_row * (rows - table.num_rows)
@@ -388,10 +395,10 @@ def missing(known: list[Estimate], parties: int) -> dict[str, str]:
 
 SAMPLE_IDS = 500
 WORD_BYTES = 4
-PROCESS_MB = 130.0  # of interpreter, libraries and compiled kernels (docs/benchmarks.md, Turns)
+PROCESS_MB = 130.0  # memory of the interpreter, libraries and compiled kernels (docs/benchmarks.md, Turns)
 ROW_BYTES, LINE_BYTES = 32, 64
-"""Bytes per row at each party for its node and gradient, and size of a cache line in bytes. Bins are padded
-to whole lines."""
+"""Bytes per row that each party needs for the row's node and gradient, and size of a cache line in bytes. A
+row's bins are padded to whole cache lines."""
 COPIES = 7, 4  # measured copies of encrypted gradients: at the label holder, at a feature holder
 TABLE_KEY, TABLE_BYTES = 256, (67e6, 21e6)
 """Bytes of a 2048-bit key, and bytes of its tables of powers at the label holder and at a feature holder."""
@@ -401,11 +408,11 @@ BY_ONE_PARTY: dict[str, object] = {
     "label_epsilon": None,
     **{"id_form": None, "early_stopping_rounds": None},
 }
-"""Settings with which the same trees grow on rows that are already in order, without encryption."""
+"""Settings that grow the same trees without encryption, on rows that all parties have in the same order."""
 
 
 class _Counts:
-    """Mean number of turns, round trips and relays per round, and the bytes that each party sends and
+    """Means per round: number of turns, round trips and relays, and bytes that each party sends and
     receives."""
 
     def __init__(self, terms: Terms, grown: GrownColumns, rows: int, gradient_bytes: int) -> None:
@@ -436,8 +443,8 @@ class _Aligned:
 
 
 def _aligned(terms: Terms, rows: int) -> _Aligned:
-    """Measure the cost of matching, for parties whose ids are all in common. Each party multiplies the list
-    of each party once."""
+    """Measure the cost of matching rows by id if all ids are common to all parties. Each party multiplies the
+    list of points of every party once."""
     if not terms.vertical.aligns:
         return _Aligned()
     ids = [str(row).encode() for row in range(SAMPLE_IDS)]
@@ -456,9 +463,8 @@ def _aligned(terms: Terms, rows: int) -> _Aligned:
 
 
 def estimate_columns(terms: Terms, rows: int, table: Any = None) -> Estimates:
-    """Return the estimates for parties that hold different columns. `rows` is the number of matched rows in
-    all blocks. Trees are grown on `table`, which has the columns of all parties, or on generated rows if it
-    is None."""
+    """Return the estimates for parties that hold different columns. rows: number of matched rows in all
+    blocks; table: rows to grow trees on, with the columns of all parties (default: generated rows)."""
     if not terms.parties:
         named = [party for block in terms.vertical.blocks for party in block.parties]
         terms = terms.with_parties(named or [str(terms.vertical.label_holder), *terms.columns.held])
@@ -513,8 +519,9 @@ def _plain(
 
 @dataclass
 class _Reports:
-    """Means per round under encryption: number of trees, opened turns and cells of answers, and for each
-    feature holder the number of ciphertexts that it reports and of products computed for them."""
+    """Mean numbers per round under encryption. turns: turns whose sums are opened; cells: cells in answers;
+    ciphertexts, products: feature holder -> ciphertexts that it reports, and products that it computes for
+    them."""
 
     trees: float
     turns: float
@@ -545,8 +552,8 @@ class _Reports:
         return found
 
     def stages(self, costs: RowCosts, encrypted: float) -> tuple[dict[str, float], float]:
-        """Return the seconds of each step, and the seconds of all steps if each party has its own machine.
-        encrypted: number of rows encrypted per round."""
+        """Return the seconds per round of each step, and the seconds of all steps together if each party has
+        its own machine. encrypted: number of rows that are encrypted per round."""
         reported, holders = sum(self.ciphertexts.values()), len(self.ciphertexts)
         relayed = costs.relay * 2 * costs.key * encrypted
         opened = {
@@ -604,7 +611,7 @@ def _encrypted(
 
 
 def _bins(terms: Terms, grown: GrownColumns) -> dict[str, Any]:
-    """Return feature holder -> number of bins of each of its columns."""
+    """Return the number of bins of each column, by feature holder."""
     assert grown.layout is not None
     sizes, found = grown.layout.value_bins + grown.layout.missing, {}
     for party in terms.blocks.blocks[0].feature_holders:
@@ -637,8 +644,8 @@ def _party(
     row_bytes: int,
     more: float,
 ) -> PartyCosts:
-    """Return the costs of a party. row_bytes: bytes of gradients per row and root; more: further bytes of
-    memory."""
+    """Return the costs of a party. moved: bytes that the party sends and receives per round; row_bytes: bytes
+    of gradients per row and root; more: additional bytes of memory."""
     block, share = block_of(terms, party, rows)
     own = len(terms.blocks.columns_of(party).features)
     sets = (len(block.parties) - 1 + row_bytes) * len(terms.roots)
@@ -656,13 +663,13 @@ def _party(
 # ---- Costs of workers at one site -----------------------------------------------------------------------
 
 
-ANSWER_SECONDS = 1e-4  # of a query to a worker and its empty answer: over loopback, 0.19 ms for two
+ANSWER_SECONDS = 1e-4  # seconds for a query to a worker and its empty answer: over loopback, 0.19 ms for two
 SAMPLE_CELLS = 1 << 20
 
 
 def of_workers(costs: Costs, terms: Terms, parties: int, workers: int) -> Workers:
-    """Return the estimate for a site whose rows are on several workers. The site is assumed to hold an equal
-    share of all rows, and training to use no votes. `workers` is the number of workers."""
+    """Return the estimate for a site whose rows are on several workers. It assumes that the site holds an
+    equal share of all rows, and that training uses no votes. workers: number of workers."""
     own = math.ceil(math.ceil(costs.rows / parties) / workers)
     features = len(terms.columns.features)
     pack, add = _seconds_a_cell(costs.bits)
@@ -680,7 +687,7 @@ def of_workers(costs: Costs, terms: Terms, parties: int, workers: int) -> Worker
 
 
 def _seconds_a_cell(bits: int) -> tuple[float, float]:
-    """Measure the seconds that it takes to pack a cell, and to add it to a sum."""
+    """Measure how many seconds it takes to pack a cell, and how many to add a cell to a sum."""
     words = np.zeros(SAMPLE_CELLS, np.uint64)
     chunks = chunks_of((Segment(SAMPLE_CELLS, bits),))
     marks = []
@@ -695,13 +702,13 @@ def _seconds_a_cell(bits: int) -> tuple[float, float]:
     return float(packing), float(adding)
 
 
-# ---- Costs of a training over links, by layout: histograms of all features, votes, rows in one place ----
-# A round takes the time of the machines, of its round trips, and of its bytes through a party's link.
+# ---- Costs of training over links, by layout: histograms of all features, votes, rows in one place ----
+# The time of a round is the sum of computation, round trips, and transfer of its bytes over a party's link.
 
 
 HISTOGRAMS, VOTES, ONE_PLACE = "histograms", "votes", "one place"
 USUAL_VOTES = 20  # `vote_top_k` of the layout with votes, unless the terms have one
-VALUE_BYTES = 4  # of a value of a row that is sent
+VALUE_BYTES = 4  # bytes per value of a row that is sent
 MAX_RTT_MS = 60_000
 MIN_BANDWIDTH_MBIT, MAX_BANDWIDTH_MBIT = 0.001, 1_000_000
 MBIT = 1e6 / 8
@@ -742,16 +749,16 @@ class Link:
 
 
 def over_link(layout: str, own: Estimate, rounds: int, link: Link) -> Layout:
-    """Estimate training over a link, with every party and the aggregator on its own machine. `own` is the
-    estimate on this machine, `layout` the name of the way in which the work is distributed."""
+    """Estimate training over a link, with every party and the aggregator on a separate machine. layout: what
+    is sent, `HISTOGRAMS` or `VOTES`; own: the estimate on this machine."""
     a_round = own.seconds_apart + link.seconds(own.round_trips, own.megabytes)
     changed = {"seconds_a_round": a_round, "seconds": a_round * rounds, "megabytes": own.megabytes * rounds}
     return Layout(**{**vars(own), **changed, **link.facts}, layout=layout)
 
 
 def in_one_place(terms: Terms, plain: Estimate, link: Link) -> Layout:
-    """Estimate training after all parties have sent their rows to one machine. `plain` is the estimate for
-    the protection `plain`, from which the time of a round is taken."""
+    """Estimate training after all parties have sent their rows to one machine. plain: estimate for protection
+    `plain`, which gives the time of a round."""
     values, rounds = len(terms.columns.features) + len(terms.columns.others), terms.trees.rounds
     sent = plain.rows / plain.parties * values * VALUE_BYTES / 1e6
     a_round = plain.seconds_a_round - plain.round_trips * plain.parties * MESSAGE_SECONDS
@@ -761,9 +768,9 @@ def in_one_place(terms: Terms, plain: Estimate, link: Link) -> Layout:
 
 
 def layouts(terms: Terms, table: Any, known: list[Estimate], link: Link) -> tuple[list[Layout], str]:
-    """Return an estimate for each layout over a link: histograms, votes, and all rows in one place. The
-    second value is the reason if votes are omitted, otherwise "". `known` are the estimates of the terms on
-    this machine."""
+    """Return estimates over a link for each layout: histograms, votes, and all rows in one place. Also return
+    the reason why votes are omitted, or "" if they are not. known: the estimates for the terms on this
+    machine."""
     rounds, top_k = terms.trees.rounds, terms.histograms.vote_top_k
     usual, other = (VOTES, HISTOGRAMS) if top_k else (HISTOGRAMS, VOTES)
     every, no_votes = [over_link(usual, each, rounds, link) for each in known], ""
@@ -790,14 +797,15 @@ def estimate(
     Args:
         rows: number of rows of all parties.
         parties: number of parties.
-        table: rows to grow trees on; if None, they are generated.
-        link: if given, layouts over this link are compared, too.
-        workers: if given, number of workers of a site to estimate for.
+        table: rows to grow trees on (default: generated rows).
+        link: if given, layouts are also compared over this link.
+        workers: if given, a site with this number of workers is also estimated.
     """
     if workers is not None and terms.histograms.vote_top_k:
         raise ConfigError(
             "estimate-workers-votes",
-            "--workers cannot be combined with vote_top_k, as its traffic is not estimated; remove one",
+            "--workers cannot be combined with vote_top_k, because the traffic of votes is not estimated; "
+            "remove one of them",
         )
     costs = costs_of(terms, rows, parties, table)
     known = estimates(costs, terms, parties)

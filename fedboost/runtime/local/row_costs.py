@@ -1,8 +1,8 @@
-"""Cost of sums over encrypted rows, for parties that hold different columns.
+"""Measures the cost of sums over encrypted rows, for parties that hold different columns.
 
-It is measured on this machine with the code of a session, in one thread, with a new key and a sample of rows.
-Relayed bytes, which pass through the aggregator to other parties, are computed from the splits of trees that
-are grown without encryption.
+The cost is measured on this machine with the code that sessions use, in one thread, with a new key and a
+sample of rows. Relayed bytes, which pass through the aggregator to other parties, are computed from the
+splits of trees that are grown without encryption.
 """
 
 import os
@@ -36,7 +36,7 @@ OPENED = 12, 36
 """Two numbers of ciphertexts to open, from which the cost per ciphertext and the cost per turn are
 derived."""
 SEALED_BYTES = 4_000_000
-COLUMNS = 2  # summed at a time
+COLUMNS = 2  # columns that are summed together
 PARTY = "bank"
 T = TypeVar("T")
 
@@ -60,16 +60,16 @@ class Line:
 
 @dataclass(frozen=True)
 class RowCosts:
-    """Measured costs in seconds, and sizes.
+    """Measured costs in seconds (`encrypt` to `once`), and sizes (`cells`, `key`).
 
     Args:
-        encrypt, take_in: per row, at the label holder and at a feature holder.
+        encrypt: per row, to encrypt it at the label holder.
+        take_in: per row, to read its ciphertexts at a feature holder.
         product: per product of ciphertexts.
         close: per ciphertext of a finished report.
-        blind, open, check: for revealing sums, at the aggregator, at the label holder, and at the aggregator
-            again.
-        relay: per byte, at both ends.
-        once: for generating keys and tables.
+        blind, open, check: to blind sums, decrypt them at the label holder, and check the plaintexts.
+        relay: per byte, to seal and open it.
+        once: to generate keys and tables.
         cells: pairs of sums per ciphertext.
         key: bytes of the modulus.
     """
@@ -95,7 +95,7 @@ class RowCosts:
 
 
 def row_costs(key_bits: int, limit: int, rows: int, bins: int) -> RowCosts:
-    """Measure the costs. Raises ConfigError if the extra `paillier` is not installed.
+    """Measure the costs on this machine. Raises ConfigError if the extra `paillier` is not installed.
 
     Args:
         key_bits: size of the key.
@@ -169,16 +169,16 @@ def timed(work: Callable[[], T], clock: Callable[[], float] = time.process_time)
 # Relayed bytes follow from the parties that have the column of each split.
 
 
-MAX_SECONDS = 5.0  # of growing trees; further rounds are assumed to be like the last
+MAX_SECONDS = 5.0  # seconds of growing trees; further rounds are assumed to be like the last
 FIRST_ROUNDS = 3  # rounds to measure how long one takes
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One turn of the session. once: True if it occurs once per training run rather than once per round;
-    nodes: number of nodes whose sums are computed; passes: number of rows in them, as a multiple of all rows;
-    splits: party that holds the column of each split, and True if its whole block receives the row set;
-    begins: True if a tree begins; cells: number of cells in the answer."""
+    """One turn of the session. once: True if the turn occurs once per training run rather than once per
+    round; nodes: number of nodes whose sums are computed; passes: number of rows in these nodes, divided by
+    the number of all rows; splits: for each split, the party that holds its column, and True if the whole
+    block receives the row set; begins: True if a tree begins; cells: number of cells in the answer."""
 
     once: bool
     nodes: int = 0
@@ -196,7 +196,7 @@ class Grown:
         rows: number of matched rows.
         turns: all turns, in order.
         seconds: CPU time up to the end of the first round, and of each later round.
-        base: party -> bytes sent and received without relays, each in the first round and in all later ones.
+        base: party -> bytes sent and received in the first round, and in all later rounds, without relays.
         layout: bins of all features.
         limit: largest magnitude of gradients and hessians.
     """
@@ -214,8 +214,8 @@ class Grown:
         return float(np.median(self.seconds[1:] or self.seconds))
 
     def weights(self, rounds: int) -> Iterator[tuple[float, Turn]]:
-        """Yield each turn with its mean number of occurrences per round in a training run of `rounds`
-        rounds."""
+        """Yield each turn with its mean number of occurrences per round. rounds: number of rounds in the
+        training run."""
         for turn in self.turns:
             yield (1.0 if turn.once else self._later(rounds)) / rounds, turn
 
@@ -225,8 +225,8 @@ class Grown:
         return [(first + self._later(rounds) * later) / rounds for first, later in pairs]
 
     def _later(self, rounds: int) -> float:
-        """Return how many rounds each measured round after the first stands for in a training run of `rounds`
-        rounds."""
+        """Return the factor that scales the measured rounds after the first to a full training run. rounds:
+        number of rounds in the full run."""
         return (rounds - 1) / max(len(self.seconds) - 1, 1)
 
 
@@ -263,14 +263,15 @@ def _grow(terms: Terms, table: Any) -> Grown:
 
 
 class _Counting:
-    """The boosting program, which also records each of its queries."""
+    """A boosting program that also records each query."""
 
     def __init__(self, terms: Terms, grown: Grown) -> None:
         self._terms = terms
         self._grown = grown
         self._of_roots = 1.0
         self._shared = False
-        """True if the end of a tree shares a turn with the next root. The end of the last tree does not."""
+        """True if the end of a tree shares a turn with the next tree's root. The end of the last tree does
+        not."""
 
     def program(self, agreed: Terms, state: Any) -> Generator[Any, Any, Any]:
         program, answer = boosting.train(agreed, state), None
@@ -306,7 +307,7 @@ class _Counting:
 
 
 def _splitters(terms: Terms, splits: Any, to_all: bool) -> Iterator[tuple[str, bool]]:
-    """Yield, for each block, the parties that hold a column of these splits."""
+    """Yield, for each block, the parties that hold a column of these splits, each with `to_all`."""
     for block in terms.blocks:
         view = view_of(terms, block.label_holder)
         assert view is not None
@@ -316,8 +317,8 @@ def _splitters(terms: Terms, splits: Any, to_all: bool) -> Iterator[tuple[str, b
 
 def relays(terms: Terms, turn: Turn, rows: int, gradient_bytes: int) -> Counter[tuple[str, bool]]:
     """Count the bytes that are relayed in a turn: (party, False) -> bytes that the party sends to others,
-    (party, True) -> bytes that it receives. `rows` is the number of matched rows in all blocks,
-    `gradient_bytes` the size of the gradients per row and root."""
+    (party, True) -> bytes that it receives. rows: number of matched rows in all blocks; gradient_bytes: size
+    of the gradients per row and root."""
     found, roots = Counter[tuple[str, bool]](), len(terms.roots)
 
     def relay(sender: str, to: tuple[str, ...], content: int) -> None:

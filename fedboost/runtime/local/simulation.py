@@ -1,8 +1,8 @@
-"""Simulation: all parties and the aggregator in one process, without sockets. Sessions and message codec are
-the same as over the network.
+"""Runs sessions with all parties and the aggregator in one process, without sockets. The sessions and the
+message codec are the same as over the network.
 
 Every message is encoded and decoded, so traffic is measured in bytes on the wire. Messages of parties are
-delivered in a random order that depends on the seed; the model does not depend on it.
+delivered in a random order that depends on the seed. The model does not depend on the order.
 """
 
 import os
@@ -63,7 +63,7 @@ def simulate(
     Args:
         shards: party name -> table (path, `Database`, pandas, polars, Arrow, or a mapping of columns to
             arrays); or a list of tables, for parties party-1, party-2, ...; or with `site`, a single table.
-            These parties replace those of the terms.
+            These parties replace the parties of the terms.
         program: the training algorithm, a generator that yields queries (default: boosting).
         seed: seed of the message order. The model does not depend on it.
         on_round: called after each round with its row of the history.
@@ -102,7 +102,7 @@ def run_session(
     on_table: OnTable | None = None,
     site: str | None = None,
 ) -> tuple[AggregatorSession, Meter, list[Part]]:
-    """Run a session of any task in this process. The arguments are those of `simulate`.
+    """Run a session of any task in this process. The arguments are the same as for `simulate`.
 
     Returns:
         The session after its end, its traffic, and the model parts that parties keep.
@@ -145,9 +145,9 @@ def play(
     meter: Meter,
     on_round: Callable[[Row], None] | None = None,
 ) -> None:
-    """Deliver the messages between an aggregator's session and its parties until the session ends. The order
-    in which parties send is drawn from `seed`, `meter` counts the bytes of all messages, and `on_round` is
-    called after each round with its row of the history."""
+    """Deliver the messages between an aggregator's session and its parties until the session ends. seed: seed
+    of the random order in which parties send; meter: counts the bytes of all messages; on_round: called after
+    each round with its row of the history."""
     # `busy` are the parties that may have a message to send. A party without one waits for the aggregator, so
     # it leaves the list until the aggregator sends again. The session is over once no party is busy.
     nodes = {name: _Node(PartySession(site)) for name, site in sites.items()}
@@ -170,8 +170,8 @@ def play(
 
 
 def _by_party(terms: Terms, shards: Any, site: str | None) -> Mapping[str, Any]:
-    """Return each party's table. Raises ConfigError if there are none, or a single table is passed without
-    `site`."""
+    """Return each party's table. Raises ConfigError if there are no parties, or if a single table is passed
+    without `site`."""
     if site is not None:
         if isinstance(shards, (list, tuple)):
             raise ConfigError(
@@ -199,8 +199,8 @@ def _by_party(terms: Terms, shards: Any, site: str | None) -> Mapping[str, Any]:
 
 
 def terms_for_tables(terms: Terms, shards: Any) -> Terms:
-    """Return a model's terms, changed for a session in this process on these tables, whose parties may differ
-    from those of the training. With fewer tables than the protection requires, it is replaced by `plain`, as
+    """Adapt a model's terms to a session with these tables in this process. The parties may differ from the
+    parties in training. If there are fewer tables than the protection requires, `plain` replaces it, because
     nothing is hidden within one process."""
     terms = terms.changed(parties=(), on_loss="wait", quorum=None, colluding=None)
     several = isinstance(shards, (Mapping, list, tuple))
@@ -233,7 +233,7 @@ def sites_of(
     """Return a simulated `Site` for each party of the terms, including a key holder that has no rows.
 
     Args:
-        terms: if they hide anything, the sites get keys of a temporary in-memory consortium.
+        terms: if their protection or blocks require keys, the sites get keys of an in-memory consortium.
         holders: party name -> function that creates its holder (the code that computes answers from its
             rows).
         parts: dict that is filled with each party's part of the model.
@@ -257,7 +257,7 @@ def sites_of(
 
 def reader_of(data: object, terms: Terms, name: str, on_table: OnTable | None = None) -> Reader:
     """Return a function that reads a party's rows as a `Shard`. The rows are checked against the terms at
-    once, and the result is kept for the first read. Raises Refused if they do not fit."""
+    once, and the result is kept for the first read. Raises Refused if the rows do not fit the terms."""
     stream = stream_of(data)
     data = data if stream is None else keep(stream)  # a stream can be read only once
     # The first read gets the shard of the check, which is not kept, so that no rows are in memory twice.
@@ -278,8 +278,8 @@ def _read(data: object, terms: Terms, name: str, on_table: OnTable | None = None
 
 
 def _deliver(outbox: Outbox, nodes: Mapping[str, _Node], meter: Meter) -> list[str]:
-    """Put messages into the inboxes. Returns the parties to poll for replies: all of them if there was a
-    message."""
+    """Put messages into the parties' inboxes. Returns the parties to poll for replies: all parties if there
+    was a message, otherwise none."""
     # A message to several parties is encoded and decoded once, as sites do not change what they receive.
     last, data, read = None, b"", None
     for name, message in outbox:
@@ -339,7 +339,7 @@ def run_prediction(
     Args:
         terms: terms of the training with `predict_with` and `predict_rows` set.
         models: party -> the trees that it received in training.
-        tables, seed, nthread: as for `simulate`. Tables must contain the row ids.
+        tables, seed, nthread: the same as for `simulate`. Tables must contain the row ids.
 
     Raises:
         ConfigError: the terms are for training, or the model or table of a party is missing.

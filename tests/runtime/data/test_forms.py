@@ -145,7 +145,7 @@ def test_cells_of_a_workbook(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "options", "said"),
     [
-        ("t.csv", b"a,b\n1,2\n", {"decimal": ","}, "',' cannot be both column separator and decimal"),
+        ("t.csv", b"a,b\n1,2\n", {"decimal": ","}, "',' cannot be both the column and the decimal separator"),
         ("t.csv", b"a,b\n1,2\n", {"encoding": "utf-16"}, "cannot be decoded as utf-16: "),
         ("t.csv", b"a,b\n1,\x81\n", {"encoding": "cp1252"}, "cannot be decoded as cp1252: "),
         ("t.csv", b"a|b\n1|2\n", {"separator": ";"}, "the columns are separated by bars; use --separator"),

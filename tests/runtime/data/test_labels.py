@@ -33,7 +33,7 @@ def test_a_missing_label_where_words_are_labels(missing: list[Any]) -> None:
 def test_labels_the_objective_cannot_have() -> None:
     message = refusal(pa.table({"x": [1, 2, 3], "y": [0, 1, 2]}), NUMERIC)
     assert message == (
-        "column 'y' is the label of binary:logistic, which takes 0 or 1; "
+        "column 'y' has an invalid label: binary:logistic takes 0 or 1; "
         "set positive under [columns] to the label value that counts as 1: it is 2 in row 3"
     )
     message = refusal(pa.table({"x": [1, 2], "y": [1.0, float("inf")]}), REGRESSION)
@@ -42,7 +42,7 @@ def test_labels_the_objective_cannot_have() -> None:
     )
     message = refusal(pa.table({"x": [1, 2], "y": [1.0, 1e30]}), REGRESSION)
     assert message == (
-        "column 'y' is the label of reg:squarederror, which takes a number of magnitude at most 2**60: "
+        "column 'y' has an invalid label: reg:squarederror takes a number of magnitude at most 2**60: "
         "it is 1e+30 in row 2"
     )
 
@@ -126,7 +126,7 @@ def test_classes_that_are_numbers_or_words() -> None:
     assert to_shard(pa.table({"x": [1, 2], "y": [2.0, 0.0]}), of, "north").label.tolist() == [2, 0]
     hint = "; set classes under [columns] to the list of label values"
     assert refusal(pa.table({"x": [1, 2], "y": [1, 3]}), of) == (
-        f"column 'y' is the label of multi:softprob, which takes whole numbers from 0 to 2{hint}: "
+        f"column 'y' has an invalid label: multi:softprob takes whole numbers from 0 to 2{hint}: "
         "it is 3 in row 2"
     )
     assert refusal(pa.table({"x": [1], "y": ["u"]}), of) == (

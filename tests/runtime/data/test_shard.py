@@ -90,12 +90,12 @@ def test_groups_have_the_key_of_their_name_whatever_stands_between_their_rows() 
         (
             "y",
             [0, 1.5, 0, 1],
-            "rank:ndcg, which takes whole numbers from 0 to 31 (with ndcg_exp_gain = false, any",
+            "rank:ndcg takes whole numbers from 0 to 31 (with ndcg_exp_gain = false, any",
         ),
         (
             "y",
             [0, 32, 0, 1],
-            "rank:ndcg, which takes whole numbers from 0 to 31 (with ndcg_exp_gain = false, any",
+            "rank:ndcg takes whole numbers from 0 to 31 (with ndcg_exp_gain = false, any",
         ),
     ],
 )
@@ -183,7 +183,10 @@ def test_base_margins() -> None:
             [1.0, -math.inf],
             "column 'm' has a value that is infinite or too large for a 32-bit float: it is -inf in row 2",
         ),
-        ([1.0, 50.0], "column 'm' has a base margin that predicts more than 2**60: it is 50.0 in row 2"),
+        (
+            [1.0, 50.0],
+            "column 'm' has a base margin that corresponds to a prediction above 2**60: it is 50.0 in row 2",
+        ),
         (
             ["1", "u"],
             "column 'm' has type string, but the terms declare it numeric: "
@@ -222,7 +225,7 @@ def test_labels_that_are_intervals(upper: list[Any]) -> None:
         (
             [1, 3],
             [1, 2],
-            "columns 'y' and 'z' are the label of survival:aft, which takes a lower bound from 0 to 2**60 "
+            "columns 'y' and 'z' have an invalid label: survival:aft takes a lower bound from 0 to 2**60 "
             "and an upper bound that is above 0 and not below the lower one (the upper bound may be infinite "
             "or missing, but not if the lower one is 0): their values are 3 and 2 in row 2",
         ),
