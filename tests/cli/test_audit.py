@@ -134,7 +134,7 @@ def test_a_session_is_listed_answer_by_answer(path):
     for arguments in ((), ("--json",)):
         assert (
             refusal("audit", path, "--session", "three", *arguments)
-            == f"fedboost: {path} has no session 'three', only: one, two\n"
+            == f"fedboost: {path} has no session 'three'; its sessions: one, two\n"
         )
 
 
@@ -148,7 +148,7 @@ def test_the_beginning_of_a_name_is_enough_where_no_other_session_has_it(path):
     (cut,) = {name.split()[0] for name, *_ in rows_of(out) if name.startswith("session-")}
     assert cut.endswith("…")
     line = fedboost("audit", path, "--session", cut).err
-    assert f"2 sessions start with '{cut[:-1]}': {names[0]}, {names[1]}; specify more of the name" in line
+    assert f"names of 2 sessions start with '{cut[:-1]}': {names[0]}, {names[1]}; specify more of the" in line
     for given, name in (("ot", "other"), (names[0][:-2], names[0]), (names[1][:-3] + "…", names[1])):
         end = fedboost("audit", path, "--session", given)
         assert (end.code, f"Session {name} " in end.out) == (0, True)

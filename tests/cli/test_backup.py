@@ -137,7 +137,7 @@ def test_an_older_memory_takes_over_what_the_counter_has(site):
     before = budget(site)
     lose(site, "memory")
     told = restore(out, site)
-    assert "5 entries of its log are lost, which the log now records. Sessions and charges since" in told
+    assert "5 entries of its log are lost, and the log now records this. Later sessions and charges" in told
     assert budget(site) == before
     *_, last = read_log(memory_path(read_party(site)))
     assert (last.n, last.event.kind, last.event.known) == (5, "restored", 9)
@@ -357,7 +357,10 @@ def test_nobody_works_with_a_memory_that_is_put_back(site):
     out = backup(site)
     with Running(site):
         refused(
-            site.parent, ("restore", out, "--config", site, "--force"), "'north' uses this memory", "stop it"
+            site.parent,
+            ("restore", out, "--config", site, "--force"),
+            "'north' uses this memory",
+            "stop this party",
         )
 
 

@@ -124,7 +124,7 @@ def test_a_group_that_does_not_stand_together_is_refused(site):
     frame["query"] = np.arange(len(frame)) % 7
     site(halves(frame, "csv"), terms(**RANKED))
     odd, *_ = objects(checked("--terms", "terms.toml", "--json").out)
-    assert "rows of one 'query' are on two workers; sort by it" in odd["sentence"]
+    assert "rows of one 'query' are on two workers; sort the rows by this column" in odd["sentence"]
 
 
 def differing(kind):
@@ -202,7 +202,7 @@ def test_workers_with_too_little_memory_are_told_before_they_read(site, monkeypa
     assert (end.code, end.out) == (2, "")
     assert re.search(
         r"its workers have too little memory for these rows: 200 rows of 3 features need 0\.3 GiB on worker "
-        r"tcp:\S+, which may use 0\.2; add workers or RAM$",
+        r"tcp:\S+, which may use 0\.2 GiB; add workers or RAM$",
         end.err.strip(),
     )
 

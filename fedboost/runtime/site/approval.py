@@ -2,13 +2,13 @@
 deciding.
 
 Guarantees: an approval is valid for exactly the terms with its digest, from the next offer until it is
-withdrawn. It lists the parties, analysts and columns that were shown, and the rules that the person saw as
-broken, including those between sessions as of that time. Names that are later removed from the policy are
-also removed from the approval. Each decision is a row of the site's store, written in one transaction with
-its entry in the audit log.
-Raises: ConfigError for terms that exceed the privacy budget of the rows; Refused if the terms are not
-approved and the policy itself names nothing, if the approval does not name the analyst, or if the approval
-cannot be read or relaxes a rule that has changed since.
+withdrawn. It lists the parties, analysts and columns that the person saw, and the broken rules that the
+person accepted, including rules between sessions as they stood at that time. Names that are later removed
+from the policy are no longer valid under the approval. Each decision is a row of the site's store, written in
+one transaction with its entry in the audit log.
+Raises: ConfigError for terms that exceed the privacy budget of the rows. Refused if the policy names no
+parties, analysts or columns and only other terms are approved, if the approval does not name the analyst, or
+if the approval cannot be read or relaxes a rule that has changed since.
 """
 
 import hashlib
@@ -57,18 +57,18 @@ from fedboost.terms.terms import Terms
 from fedboost.views.approval import APPROVE, RELAXED, columns_by_role
 
 # ---- Decisions of a person at a site, in its store ------------------------------------------------------
-# A refusal is valid for the terms of its digest and for its analysts, from the next offer on. It overrides
+# A refusal is valid for the terms with its digest and for its analysts, from the next offer on. It overrides
 # the policy, but not an approval of the terms.
 
 
 Decision = TypeVar("Decision", "Refusal", "Approval")
 DECISIONS = frozenset({"decisions"})
-"""The table of decisions."""
+"""Tables that are read to find a decision."""
 
 
 class Refusal(Frozen):
-    """A person's refusal of terms. analysts: analysts who were refused; empty means every analyst, where
-    connections have no keys."""
+    """A person's refusal of terms. analysts: analysts who were refused; empty if every analyst was refused,
+    as at a site without keys."""
 
     digest: str
     time: str
@@ -85,8 +85,8 @@ def refusal_of(config: PartyConfig, digest: str) -> Refusal | None:
 
 
 def refuse(config: PartyConfig, digest: str, analyst: str, now: datetime) -> None:
-    """Record that an analyst is refused these terms, in addition to other analysts. Raises ConfigError if it
-    cannot be written."""
+    """Record that a person refuses these terms to an analyst. Earlier refusals to other analysts remain
+    valid. Raises ConfigError if the refusal cannot be written."""
     with _deciding(config) as (store, file):
         before, analysts = _read(Refusal, file, config, digest), tuple(filter(None, [analyst]))
         if analyst and before is not None:
@@ -129,15 +129,16 @@ def _read(
         raise ConfigError("decision-unreadable", f"{where}: this is not a valid decision") from None
     if decision.digest != digest:
         raise ConfigError(
-            "decision-other-terms", f"{where}: this decision is on terms with digest {decision.digest}"
+            "decision-other-terms",
+            f"{where}: the stored decision belongs to different terms, with digest {decision.digest}",
         )
     return decision
 
 
 @contextmanager
 def _deciding(config: PartyConfig) -> Iterator[tuple[Store, sqlite3.Connection]]:
-    """Open the site's store (created if missing) and run a decision's transaction in this context. Raises
-    ConfigError if the store cannot be used."""
+    """Context manager that opens the site's store, creating it if it is missing, and runs its body in one
+    transaction. Raises ConfigError if the store cannot be used."""
     begin_store(config)
     try:
         with closing(Store(memory_path(config), config.party)) as store, store.transaction() as file:
@@ -167,13 +168,13 @@ NEVER_RELAXED = (*PINNED, "epsilon", "delta", "approval")
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
 """Names that every shell reads as a single word."""
 SHOWN_DIGESTS, SHOWN_DIGITS = 3, 8
-"""Maximum number of digests in a refusal, and the number of digits shown of each."""
+"""Maximum number of digests listed in a refusal, and number of digits shown of each digest."""
 
 
 class Approval(Frozen):
-    """A person's approval of terms. at: its time, in seconds since 1970. relaxed: policy keys, with the
-    values that apply to these terms. relaxed_from: the policy's own values of the relaxed rules (and of
-    relaxed names) at that time."""
+    """A person's approval of terms. at: time of the approval, in seconds since 1970. relaxed: maps the keys
+    of relaxed rules to the values that apply to these terms. relaxed_from: maps these keys, and the keys of
+    relaxed lists of names, to the policy's own values at that time."""
 
     digest: str
     time: str
@@ -190,8 +191,8 @@ _KINDS: Mapping[type, str] = {Refusal: "refused", Approval: "approved"}
 
 @dataclass(frozen=True)
 class SessionHistory:
-    """The part of a site's memory that matters to a review: earlier sessions with its rows, and their privacy
-    cost (mu squared)."""
+    """The part of a site's memory that a review needs. sessions: earlier sessions on the site's rows; cost:
+    the sessions' total privacy cost (mu squared)."""
 
     sessions: Sequence[KnownSession] = ()
     cost: float = 0.0
@@ -203,8 +204,9 @@ class SessionHistory:
 
 
 def read_past(config: PartyConfig) -> SessionHistory:
-    """Read earlier sessions and privacy costs from a site's memory; safe while the party is running. Returns
-    an empty history if there is no memory yet. Raises ConfigError if it cannot be read."""
+    """Read earlier sessions and their privacy cost from a site's memory. This is safe while the party is
+    running. Returns an empty history if there is no memory yet. Raises ConfigError if the memory cannot be
+    read."""
     with reading(memory_path(config)) as file:
         return (
             SessionHistory()
@@ -217,8 +219,8 @@ def read_past(config: PartyConfig) -> SessionHistory:
 class Review:
     """The result of comparing terms and their analysts with a site's policy and memory.
 
-    breaches: rules that one more session would break. fault: why no approval can allow these terms; '' if one
-    can.
+    breaches: rules that one more session would break. fault: why no approval can allow these terms; '' if an
+    approval can.
     """
 
     analysts: tuple[str, ...]
@@ -251,7 +253,7 @@ def _fault(config: PartyConfig, terms: Terms, breaches: Sequence[Breach], past: 
 
 
 def rule_of(breach: Breach) -> Rule:
-    """Return a broken rule in the form in which it is shown to the person who decides."""
+    """Convert a breach to the form in which it is shown to the person who decides on the terms."""
     allowed = breach.allow if isinstance(breach.allow, tuple) else (breach.allow,)
     loud = (text for (key, value), text in RELAXED.items() if key == breach.key and value in allowed)
     return Rule(
@@ -266,8 +268,8 @@ def rule_of(breach: Breach) -> Rule:
 
 
 def approve(config: PartyConfig, terms: Terms, reviewed: Review, now: datetime) -> None:
-    """Write an approval of these terms that relaxes the rules broken in their review. Raises ConfigError if
-    no approval can allow the terms, or if it cannot be written."""
+    """Write an approval of these terms that relaxes the rules found broken in the review. Raises ConfigError
+    if no approval can allow the terms, or if the approval cannot be written."""
     if reviewed.fault:
         raise ConfigError("approval-impossible", reviewed.fault)
     breaches = reviewed.breaches
@@ -289,8 +291,8 @@ def approve(config: PartyConfig, terms: Terms, reviewed: Review, now: datetime) 
 
 
 def withdraw(config: PartyConfig, digest: str, analyst: str) -> None:
-    """Remove an analyst from the approval of these terms; '' removes all. Raises ConfigError if the approval
-    cannot be read or changed."""
+    """Remove an analyst from the approval of these terms. The approval is withdrawn if no analyst remains.
+    analyst: '' to remove all analysts. Raises ConfigError if the approval cannot be read or changed."""
     with _deciding(config) as (store, file):
         approval = _read(Approval, file, config, digest)
         if approval is None:
@@ -305,13 +307,13 @@ def withdraw(config: PartyConfig, digest: str, analyst: str) -> None:
 
 def withdraw_by_digest(config: PartyConfig, begins: str) -> str:
     """Withdraw the approval whose digest starts with these digits, and return its digest. Raises ConfigError
-    unless there is exactly one."""
+    unless exactly one approval matches."""
     meant = [digest for digest in approved_in(config) if digest.startswith(begins)]
     if len(meant) != 1:
         raise ConfigError(
             "approval-ambiguous",
-            f"{len(meant)} approvals of this site start with {begins}; specify the terms file, or more "
-            f"digits",
+            f"{len(meant)} approvals of this site have a digest that starts with {begins}, but exactly one "
+            f"must match; specify the terms file, or correct the digits",
         )
     withdraw(config, meant[0], "")
     return meant[0]
@@ -321,7 +323,7 @@ def _broken_rules(
     config: PartyConfig, terms: Terms, analysts: tuple[str, ...], past: SessionHistory
 ) -> list[Breach]:
     """Return the rules that one more session under these terms, for these analysts, would break. A rule about
-    names is skipped if the policy leaves it unset, because the approval itself names them."""
+    names is skipped if the policy leaves it unset, because the approval itself lists the names."""
     policy = config.policy
     broken = [*policy.breaches(terms, party=config.party, signers=signers_at(config, terms))]
     broken += [
@@ -336,8 +338,8 @@ def _broken_rules(
 def with_history(
     broken: Sequence[Breach], policy: Policy, party: str, terms: Terms, past: SessionHistory
 ) -> list[Breach]:
-    """Return these breaches and those of rules between sessions, for one more session under these terms. If
-    both have the same key, the latter is returned."""
+    """Return the given breaches, and the rules between sessions that one more session under these terms would
+    break. Of two breaches with the same key, only the one between sessions is returned."""
     later, rows, used = list[Breach](), predicted_by(terms, party), rows_predicted(past.sessions)
     if rows and used and used + rows > policy.max_predicted_rows:
         why = f"this site has helped to predict {used} rows so far, and the terms predict {rows} more"
@@ -385,9 +387,10 @@ def analysts_of(config: PartyConfig, approval: Approval) -> tuple[str, ...]:
 
 
 def policy_for(config: PartyConfig, terms: Terms, analyst: str = "") -> Policy:
-    """Return the policy that applies to these terms: the policy of the site's file, relaxed by their
-    approval. analyst: who signed the request; '' if unsigned. Raises Refused if the terms need an approval
-    that does not exist or is not valid, see the module."""
+    """Return the policy that applies to these terms: the policy in the site's file, relaxed by the terms'
+    approval if there is one. analyst: who signed the request; '' if unsigned. Raises Refused if a person
+    refused the terms to this analyst, or if they need an approval that does not exist or is not valid (see
+    the module docstring)."""
     try:
         approval = approval_of(config, terms.digest)
         if approval is None:
@@ -420,7 +423,7 @@ def policy_for(config: PartyConfig, terms: Terms, analyst: str = "") -> Policy:
 
 @contextmanager
 def naming_the_command(terms: Terms, analyst: str) -> Iterator[None]:
-    """Add the missing options to the command in refusals of these terms (`with_the_command`)."""
+    """Context manager that adds the missing options to the command in refusals of these terms."""
     try:
         yield
     except Refused as error:
@@ -431,8 +434,9 @@ def naming_the_command(terms: Terms, analyst: str) -> Iterator[None]:
 
 
 def with_the_command(refusal: str, terms: Terms, analyst: str) -> str:
-    """Return a refusal with all options of the command that it names. analyst: who signed the terms. A name
-    that a shell could read as several words is left out; the command then asks for it."""
+    """Return a refusal in which the `fedboost approve` command has all the options that these terms need.
+    analyst: who signed the terms. A name that a shell could split into several words is omitted; the command
+    then prompts for it."""
     if _PLAIN.fullmatch(analyst) and terms.task.by_analyst:
         refusal = refusal.replace(COMMAND, f"{COMMAND} --analyst {analyst}")
     if terms.task.counts_values:
@@ -453,7 +457,8 @@ def lacks_approval(config: PartyConfig, terms: Terms, analyst: str) -> bool:
 
 
 def _check_named(config: PartyConfig, terms: Terms) -> None:
-    """Raise Refused if the policy names nothing and only terms other than these are approved."""
+    """Raise Refused if the policy names no parties, analysts or columns, and only other terms are
+    approved."""
     policy = config.policy
     if policy.parties or policy.analysts or policy.columns not in (None, ColumnRules()):
         return
@@ -480,8 +485,8 @@ def _check_unchanged(config: PartyConfig, approval: Approval) -> None:
 
 
 def _names(policy: Policy, approval: Approval) -> dict[str, Any]:
-    """Return the names that are valid under an approval: its own. If the policy has names that were not
-    relaxed, only names in both are valid."""
+    """Return the names in an approval that are valid. If the policy also lists names under a key that the
+    approval does not relax, only names in both lists are valid."""
     names: dict[str, Any] = {key: getattr(approval, key) for key in PINNED}
     for key in PINNED:
         own = getattr(policy, key)
@@ -513,8 +518,8 @@ def nothing_approved(config: PartyConfig) -> str:
 
 @dataclass(frozen=True)
 class TermsForDecision:
-    """Terms as shown to the person who decides. decided: the existing approval and refusal of the terms, as
-    text."""
+    """Terms as shown to the person who decides. decided: `repr` of the existing approval and refusal of the
+    terms."""
 
     review: Review
     view: ApprovalView
@@ -537,15 +542,16 @@ def look(
     misfit: str = "",
     notes: Sequence[str] = (),
 ) -> TermsForDecision:
-    """Compare terms with a site's rules, memory and rows, for display. Analysts of an earlier approval are
-    kept.
+    """Compare terms with a site's policy, memory and rows, and return the result for display. Analysts of an
+    earlier approval remain approved.
 
     Args:
         config: the site's configuration.
         terms: the terms to decide on.
-        analysts: analysts to approve them for.
-        counts: rows under these terms; None if there are none or they were not counted.
-        misfit: why the rows do not fit the terms.
+        analysts: analysts for whom to approve the terms.
+        counts: counts of the rows under these terms; None if the site has no rows, or if they were not
+            counted.
+        misfit: why the rows do not fit the terms; '' if they fit.
         notes: further sentences to show.
     """
     earlier: Approval | None = None
@@ -607,7 +613,7 @@ def count_rows(config: PartyConfig, terms: Terms, read: SiteTable) -> Counts:
 
 
 def count_columns(config: PartyConfig, terms: Terms, read: SiteTable, rows: int) -> Counts:
-    """Like `count_rows`, but for rows on workers: only columns are checked. Raises ConfigError if one is
+    """Like `count_rows`, but for rows on workers: only columns are checked. Raises ConfigError if a column is
     missing."""
     for fault in column_faults(read.under(terms.columns.row_id), terms.columns):
         raise ConfigError("table-misfit", f"{shown(config.data)}: {read.explained(str(fault))}")

@@ -1,17 +1,18 @@
-"""Audit of a site: verification of its log, the sessions in it, and warnings about them.
+"""Audit of a site's log: verification of the log, the sessions in it, and warnings about these sessions.
 
-A warning points to traces that training within its terms never leaves, or to terms that protect little.
+A warning points to traces that training within its terms never leaves, or to terms that offer little
+protection.
 
 Guarantees: a log's whole chain is verified before anything in it is reported. `read_log` detects every change
 except two: entries cut off at the end, and a log rewritten from some line on. Both change the hash of the
 last entry, so a reader who kept that hash detects them, too. A session that continues after a restart of the
-site is one session. A name reused after its session ended, or under different terms, is a new session.
-Training that kept its terms causes no warning of abuse, whatever was lost, restarted or asked again; neither
-does a refused session. The most serious warnings come first.
-Raises: ConfigError if a log has a line that does not fit; nothing is read past it.
-Limits: if terms are missing, the defaults of `colluding`, `on_loss` and `keyholder_rows` are assumed, and any
-depth. An aggregator that lies without a trace in this log, e.g. in the sums that it sends to other sites, is
-not detected.
+site is one session. A name that is reused after its session ended, or under different terms, is a new
+session. Training that followed its terms causes no warning of abuse, even after losses, restarts and repeated
+queries. Neither does a refused session. The most serious warnings come first.
+Raises: ConfigError if a line of a log is invalid or breaks the chain; later lines are not read.
+Limits: if terms are missing from a log, the defaults of `colluding`, `on_loss` and `keyholder_rows` are
+assumed, and the depth of trees is not checked. An aggregator that lies without a trace in this log, e.g. in
+the sums that it sends to other sites, is not detected.
 """
 
 import hashlib
@@ -77,8 +78,8 @@ _SQLITE = b"SQLite format 3\0"
 
 
 def read_log(source: Path, party: str | None = None) -> list[Entry]:
-    """Read and verify the entries of a log. party: whose log to read; may be None if the store has only one.
-    Raises ConfigError that names the first line that does not fit."""
+    """Read and verify the entries of a log. party: party whose log to read; may be None if the store has only
+    one log. Raises ConfigError, which names the first line that is invalid or breaks the chain."""
     # Before each line, `entries` is an unbroken chain. A line extends it if its hash fits its content
     # (`parse_entry`), its number is the next one, and it contains the hash of the last entry: so the hash of
     # the last entry covers all before it. Only an "exported" entry can begin a chain elsewhere than at 1.
@@ -107,7 +108,7 @@ def read_log(source: Path, party: str | None = None) -> list[Entry]:
         if entry.previous != previous:
             raise ConfigError(
                 "log-broken-chain",
-                f"{where}: the entry does not follow from the one before: one of them was replaced",
+                f"{where}: the entry lacks the hash of the entry before it: one of the two was replaced",
             )
         entries.append(entry)
     return entries
@@ -148,8 +149,8 @@ def _lines(source: Path, party: str | None) -> list[bytes]:
 
 
 def only_party(source: Path, parties: Sequence[str]) -> str:
-    """Return the only party in a store, or '' if there is none. Raises ConfigError if several parties share
-    the store."""
+    """Return the only party with a log in a store, or '' if no party has one. Raises ConfigError if several
+    parties share the store."""
     if len(parties) > 1:
         raise ConfigError("log-shared", f"{source} has logs of {all_shown(parties)}; select one with --party")
     return next(iter(parties), "")
@@ -162,13 +163,14 @@ def check_party(source: Path, party: str) -> None:
     if party not in known:
         raise ConfigError(
             "log-no-party",
-            f"{source} has no log of party {shown(party)!r}, only of: {all_shown(known) or 'none'}",
+            f"{source} has no log of party {shown(party)!r}; parties with a log: "
+            f"{all_shown(known) or 'none'}",
         )
 
 
 def terms_in(source: Path, party: str | None = None) -> dict[str, str]:
-    """Return the canonical terms in a store or an export, by the digest under which they are stored (not
-    checked). Raises ConfigError if they cannot be read."""
+    """Return the canonical terms in a store or an export, by the digest under which they are stored. The
+    digests are not checked. Raises ConfigError if the terms cannot be read."""
     if (lines := _lines_of_file(source)) is not None:
         try:
             found = [json.loads(line) for line in lines if line.startswith(_TERMS_LINE)]
@@ -200,9 +202,9 @@ def read_admitted(kept: Mapping[str, str], digest: str, source: Path) -> Terms:
 
 
 def export_log(source: Path, out: Path, party: str | None, remove: bool) -> list[Entry]:
-    """Write a log to a file as JSON lines, and return its entries. remove: also remove them from the store,
-    which continues with an "exported" entry. Raises ConfigError if the log is invalid or the file cannot be
-    written."""
+    """Write a log to a file as JSON lines, and return its entries. remove: also remove the entries from the
+    store, whose log then continues with an "exported" entry. Raises ConfigError if the log is invalid or the
+    file cannot be written."""
     entries, kept = read_log(source, party), terms_in(source, party)
     named = {e.event.terms for e in entries if isinstance(e.event, Admitted)}
     terms = [_terms_line(digest, kept[digest]) for digest in sorted(named & kept.keys())]
@@ -210,7 +212,8 @@ def export_log(source: Path, out: Path, party: str | None, remove: bool) -> list
     if remove and not out.is_file():
         raise ConfigError(
             "export-not-kept",
-            f"{out} is not a regular file, so no entry was removed; use a different --export",
+            f"{out} is not a regular file, so no entries were removed; specify a different file with "
+            f"--export",
         )
     if remove and entries:
         _remove(source, entries[-1], out, party)
@@ -227,8 +230,8 @@ def _remove(source: Path, last: Entry, out: Path, party: str | None) -> None:
         if head_of(file, whose) != (last.n, last.hash):
             raise ConfigError(
                 "export-log-grew",
-                f"{source}: entries were added meanwhile, so none was removed; try again when no session "
-                f"is running",
+                f"{source}: entries were added during the export, so none were removed; try again when no "
+                f"session is running",
             )
         store.append(file, Kept(kind="exported", known=last.n, last=last.hash))
         file.execute("DELETE FROM entries WHERE party = ? AND n <= ?", (whose, last.n))
@@ -253,14 +256,14 @@ def number_of(expected: str, entries: Sequence[Entry], source: Path) -> int:
         raise ConfigError(
             "audit-head-unknown",
             f"{source}: none of its {len(entries)} entries has the hash {digest}: the log was truncated or "
-            f"rewritten since then, or the hash belongs to a different log",
+            f"rewritten after this hash was printed, or the hash belongs to a different log",
         )
     return numbers[digest]
 
 
 def named_session(name: str, sessions: Sequence[Session], source: Path) -> str:
-    """Return the session name that starts with `name`; a trailing "…" of a shortened name is ignored. Raises
-    ConfigError unless there is exactly one."""
+    """Return the full name of the session whose name starts with `name`. A trailing "…" of a shortened name
+    is ignored. Raises ConfigError unless exactly one name matches."""
     names = list(dict.fromkeys(session.name for session in sessions))
     if name in names:
         return name
@@ -272,11 +275,12 @@ def named_session(name: str, sessions: Sequence[Session], source: Path) -> str:
         listed = all_shown(meant)
         raise ConfigError(
             "session-ambiguous",
-            f"{source}: {len(meant)} sessions start with {shown(begins)!r}: {listed}; specify more of the "
-            f"name",
+            f"{source}: the names of {len(meant)} sessions start with {shown(begins)!r}: {listed}; specify "
+            f"more of the name",
         )
     raise ConfigError(
-        "session-unknown", f"{source} has no session {shown(name)!r}, only: {all_shown(names) or 'none'}"
+        "session-unknown",
+        f"{source} has no session {shown(name)!r}; its sessions: {all_shown(names) or 'none'}",
     )
 
 
@@ -284,15 +288,15 @@ MAX_LISTED = 5
 ASK_TOO = "keep this log, and ask the operator of the aggregator"
 ASK = capital(ASK_TOO)
 AdmittedTerms = Mapping[str, Terms | ConfigError]
-"""Terms in a log by digest, or the error of reading them."""
+"""Maps the digests of a log's terms to the terms, or to the error raised when reading them."""
 
 
 # ---- Sessions -------------------------------------------------------------------------------------------
 
 
 def is_after_end(session: Session, sessions: list[Session]) -> bool:
-    """Return whether a session was answered although an earlier one with the same name and terms had
-    ended."""
+    """Return whether the site answered queries of a session although an earlier session with the same name
+    and terms had ended."""
     earlier = takewhile(lambda other: other is not session, sessions)
     same = [other for other in earlier if (other.name, other.digest) == (session.name, session.digest)]
     return bool(session.answers) and any(other.answers for other in same)
@@ -329,18 +333,18 @@ def sessions_of(entries: Iterable[Entry]) -> list[Session]:
 
 
 # ---- Warnings about one session: its questions, turn by turn, against the terms it was admitted under ----
-# Training that kept its terms causes none, whatever was lost, restarted or asked again in it.
+# Training that followed its terms causes none, even after losses, restarts and repeated queries.
 
 
 KINDS: tuple[type[BaseQuery], ...] = get_args(Query)
 END_OF_ROUND = frozenset({EndRoundQuery.__name__, BY_PARTY})
 OF_TREE = frozenset(kind.__name__ for kind in KINDS if kind.of_tree)
 MAY_SHRINK = END_OF_ROUND | {HistogramQuery.__name__}
-"""Questions that may start with a different roster under `on_loss = "shrink"`."""
+"""Kinds of queries whose roster may change within a turn under `on_loss = "shrink"`."""
 
 
 def allowed_questions(terms: Terms) -> Mapping[str, int]:
-    """Return how many questions of each kind the terms allow; empty for a custom program."""
+    """Return the maximum number of queries of each kind under these terms; empty for a custom program."""
     if not terms.session.is_built_in:
         return {}
     counts = {kind.__name__: kind.max_count(terms) if kind.serves(terms) else 0 for kind in KINDS}
@@ -355,14 +359,14 @@ def _of_one(
 
 
 def _turns(session: Session, test: Callable[[list[Released]], bool]) -> str:
-    """Return the turns whose answers pass a test, as text; '' if there are none."""
+    """Return a phrase that lists the turns whose answers pass a test; '' if there are none."""
     turns = [str(turn) for turn, answers in session.by_turn.items() if test(answers)]
     return f"turn{'s' if len(turns) > 1 else ''} {listed(turns)}" if turns else ""
 
 
 def _questions(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
-    """Yield a warning for turns with more than one question. If a party is lost for good, a question about
-    the tree may be replaced by the end of the tree."""
+    """Yield a warning if a turn has more than one query. Under `on_loss = "shrink"`, a turn may have one
+    query about the tree and one that ends the tree."""
 
     def differ(answers: list[Released]) -> bool:
         questions = {_question(answer) for answer in answers}
@@ -376,7 +380,7 @@ def _questions(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
             "other-question",
             session,
             f"the site answered different questions in {turns}",
-            "there are two answers instead of one: their difference may be about a few rows, or a single one",
+            "there are two answers instead of one: their difference may concern few rows, or a single row",
         )
 
 
@@ -431,8 +435,8 @@ def _rosters(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
 
 
 def _vectors(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
-    """Yield a warning if the same question at the same point of training was charged as several answers.
-    Noise drawn by the aggregator is charged each time."""
+    """Yield a warning if several answers to the same query, at the same point of training, were charged.
+    Sessions in which the aggregator draws the noise are not checked."""
     if terms is not None and terms.noise is not None and terms.noise.placement == "central":
         return
     charges: dict[object, set[str]] = {}
@@ -450,7 +454,7 @@ def _vectors(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
             "other-answer",
             session,
             f"the site gave different answers to the same question at the same point of training, in {turns}",
-            "the rows changed in between: the difference is about the changed rows, with noise",
+            "the rows changed in between: the difference is the effect of the changed rows, plus noise",
             "as operator of this site, do not change the table during a session; if it was not changed, "
             "report a bug in fedboost",
         )
@@ -500,8 +504,8 @@ def _amount(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
 
 
 def _most_in_a_tree(by_turn: dict[int, list[Released]], kinds: frozenset[str], terms: Terms) -> int:
-    """Return the maximum number of turns with such questions between the ends of two rounds. With `on_loss =
-    "shrink"`, a party that was away may have missed an end."""
+    """Return the maximum number of turns with queries of these kinds between the ends of two rounds. With
+    `on_loss = "shrink"`, a gap in the turns also counts as an end, which the party may have missed."""
     most = count = before = 0
     for turn, answers in by_turn.items():
         if turn != before + 1 and _shrinks(terms):
@@ -528,7 +532,7 @@ def _shrinks(terms: Terms | None) -> bool:
 
 
 def warnings_of(sessions: list[Session], admitted: AdmittedTerms) -> list[AuditWarning]:
-    """Return all warnings about a log, most serious first. admitted: terms of its sessions, by digest."""
+    """Return all warnings about a log, most serious first. admitted: terms of the sessions, by digest."""
     answered = [session for session in sessions if session.answers]
     warnings: list[AuditWarning] = []
     for same_name in _grouped((session.name, session) for session in answered).values():
@@ -568,7 +572,7 @@ def _name_warnings(sessions: list[Session], admitted: AdmittedTerms) -> Iterator
             (name,),
             f"session {shown(name)} begins in this log with attempt {first.attempt}",
             "this site's answers in earlier attempts are not in this log, and cannot be compared",
-            f"if the log was moved aside in between, audit the old one, too; if not, {ASK_TOO} why",
+            f"if the log was moved aside in between, audit the old log, too; if not, {ASK_TOO} why",
         )
     digests = list(dict.fromkeys(session.digest or "" for session in sessions))
     if len(digests) > 1:
@@ -577,7 +581,7 @@ def _name_warnings(sessions: list[Session], admitted: AdmittedTerms) -> Iterator
             (name,),
             f"{len(digests)} different terms were run under one session name, {shown(name)}: "
             f"{_differences([admitted.get(digest) for digest in digests])}",
-            "answers left under each of them, although the plan and the budget covered only one",
+            "this site answered under each of these terms, although the plan and the budget covered only one",
             f"{ASK} and the analyst which terms were agreed on",
         )
     for session in sessions:
@@ -587,7 +591,7 @@ def _name_warnings(sessions: list[Session], admitted: AdmittedTerms) -> Iterator
                 (name,),
                 f"session {shown(name)} had ended and was answered again: "
                 f"{counted(len(session.answers), 'answer')} too many",
-                "the answers to a repeated session can reveal more, down to the labels of single rows",
+                "the answers to a repeated session can reveal more, down to the labels of individual rows",
                 f"{ASK} why",
             )
     for session in sessions:
@@ -595,7 +599,7 @@ def _name_warnings(sessions: list[Session], admitted: AdmittedTerms) -> Iterator
 
 
 def _differences(agreements: list[Terms | ConfigError | None]) -> str:
-    """Return the settings in which terms differ, with their values, as text."""
+    """Describe the settings in which terms differ, with their values."""
     settings = [_settings(terms) for terms in agreements if isinstance(terms, Terms)]
     if len(settings) < len(agreements):
         return "how they differ is unknown, because some of the terms are missing from this log"
@@ -636,7 +640,8 @@ def _attempts(session: Session) -> Iterator[AuditWarning]:
 
 
 def _similar_groups(sessions: list[Session], admitted: AdmittedTerms) -> Iterator[AuditWarning]:
-    """Yield warnings about two or three party groups whose sums together reveal those of few parties."""
+    """Yield warnings about two or three groups of parties whose sums, if combined, reveal sums over few
+    parties."""
     groups: dict[frozenset[str], tuple[Session, int]] = {}
     for session in sessions:
         known = session.admitted
@@ -707,7 +712,7 @@ def _central_noise(sessions: list[Session]) -> Iterator[AuditWarning]:
             "central-noise",
             names,
             f"the aggregator itself added the noise of {_sessions(names)}, so it could read the exact sums",
-            "these sums may be over few rows, or a single one; the epsilon applies only to the model",
+            "these sums may cover few rows, or a single row; the epsilon applies only to the model",
             'as operator of this site, remove "central" from `placements` of [policy] to refuse such terms',
         )
 
@@ -753,7 +758,7 @@ def _unread_terms(sessions: list[Session], admitted: AdmittedTerms) -> Iterator[
 
 
 def listed(names: list[str]) -> str:
-    """Return names from outside as printable text: all of them if they are few, else the first ones."""
+    """Return untrusted names as printable text: all names if there are few, otherwise the first ones."""
     more = len(names) - MAX_LISTED
     names = [shown(name) for name in (names[:MAX_LISTED] if more > 1 else names)]
     if more > 1:
@@ -773,7 +778,7 @@ def _sessions(names: tuple[str, ...]) -> str:
 
 
 OF_COMMON_ROWS = frozenset({ROW_SET, GRADIENTS, ENCRYPTED})
-"""Kinds of relays in training that are about all matched rows."""
+"""Kinds of relays in training that cover all matched rows."""
 
 
 def audit_of(
@@ -788,8 +793,8 @@ def audit_of(
 
     Args:
         log: path of the log.
-        entries: its verified entries.
-        sessions: its sessions, whose fields about terms and warnings are filled in.
+        entries: verified entries of the log.
+        sessions: sessions of the log. Their fields about terms and warnings are filled in.
         expected: number of the entry whose hash the reader expected, if any.
         name: session to list answer by answer; None for a summary of all.
         last: number of most recent sessions to summarise; None for all.
@@ -827,7 +832,7 @@ def _decisions_of(entries: Iterable[Entry]) -> Iterator[tuple[str, str]]:
 
 
 def _checks_of(entries: Iterable[Entry]) -> tuple[Checks, ...]:
-    """Return the preflight checks of each day and analyst, in the order of the first of each."""
+    """Return the preflight checks by day and analyst, in the order of their first entries."""
     asked: dict[tuple[str, str], dict[str, bool]] = {}
     for entry in entries:
         if isinstance(event := entry.event, Checked):
@@ -866,7 +871,7 @@ def _place(sessions: list[Session], warnings: Sequence[AuditWarning], admitted: 
 
 
 def _own(session: Session, terms: Terms | ConfigError | None) -> SiteShare | None:
-    """Return the site's own columns and rows in a session with different columns; None for other sessions."""
+    """Return the site's share in a session where parties hold different columns; None for other sessions."""
     if not isinstance(terms, Terms):
         return SiteShare() if session.relays else None
     if not terms.blocks:

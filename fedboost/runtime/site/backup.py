@@ -1,9 +1,10 @@
 """Creating, restoring and backing up a site's memory, and reading its privacy budget.
 
-Guarantees: at its start a party logs where its memory is and how many sessions it contains. If a restored
-copy lacks entries, a person has to accept that, and the log records it.
-Raises: ConfigError, with what to do, if a memory would be created although there is a budget or the counter
-shows that there was a memory, or if a memory is older than its counter.
+Guarantees: when a party starts, it logs the path of its memory and the number of sessions in it. If a
+restored copy lacks entries, a person must accept the loss, and the audit log records it.
+Raises: ConfigError, which says what to do, if a memory is older than its counter file. The same error is
+raised if a memory is missing and must not be created, because there is a privacy budget or the counter file
+shows that a memory existed.
 """
 
 import fcntl
@@ -80,8 +81,8 @@ def memory_path(config: PartyConfig) -> Path:
 
 
 def open_memory(config: PartyConfig, log: Any, names: Callable[[Terms], Mapping[str, str]]) -> FileMemory:
-    """Open a party's memory, or create it where that is safe. names: see `admission`. Raises ConfigError if
-    it cannot be used or a person has to decide, see the module."""
+    """Open a party's memory, or create it if that is safe. names: as in `FileMemory`. Raises ConfigError if
+    the memory cannot be used, or if a person must decide (see the module docstring)."""
     path = memory_path(config)
     make_folder(path.parent)
     check_alone(path, config.party)
@@ -93,8 +94,8 @@ def open_memory(config: PartyConfig, log: Any, names: Callable[[Terms], Mapping[
 
 
 def begin_store(config: PartyConfig) -> bool:
-    """Create the store if it is missing, and return whether it was. Raises ConfigError if a person has to
-    decide."""
+    """Create the store if it is missing. Returns True if it was created. Raises ConfigError if a person must
+    decide whether to create it."""
     path = memory_path(config)
     if os.path.lexists(path):
         return False
@@ -106,8 +107,8 @@ def begin_store(config: PartyConfig) -> bool:
 
 @dataclass(frozen=True)
 class Begun:
-    """A created or restored memory: how many sessions and releases it contains, and how many log entries it
-    lost."""
+    """Facts about a created or restored memory: the number of sessions and releases that it contains, and the
+    number of log entries that it lost."""
 
     path: Path
     sessions: int
@@ -116,21 +117,21 @@ class Begun:
 
     @property
     def loss(self) -> str:
-        """Sentence for the user that says which log entries a restored memory has lost."""
+        """Message for the user about the log entries that a restored memory has lost."""
         if self.lost:
             return (
-                f"{counted(self.lost, 'entry', 'entries')} of its log are lost, which the log now records. "
-                f"Sessions and charges since then were restored from its counter."
+                f"{counted(self.lost, 'entry', 'entries')} of its log are lost, and the log now records "
+                f"this. Later sessions and charges were restored from its counter file."
             )
         return (
-            "Its counter has no later entries. If the counter may have lost some, too, and the party has run "
-            "since then, treat its privacy budget as spent."
+            "Its counter file has no later entries. If this file may also be an older copy, and the party "
+            "has run after the copy was made, treat the privacy budget as spent."
         )
 
 
 def init_memory(config: PartyConfig) -> Begun:
-    """Create an empty memory. Raises ConfigError if one exists, or if the counter shows that there was
-    one."""
+    """Create an empty memory for a site. Raises ConfigError if a memory exists, or if the counter file shows
+    that one existed before."""
     path = memory_path(config)
     if os.path.lexists(path):
         open_database(path).close()
@@ -148,10 +149,10 @@ def init_memory(config: PartyConfig) -> Begun:
 
 
 def accept_restored(config: PartyConfig, of_all_parties: bool = False) -> Begun:
-    """Start to use a memory that is older than its counter, or an empty one if it is missing. Sessions and
-    charges in the counter are taken over, open sessions end, and the log records what is missing.
-    of_all_parties: do so for all parties that share the memory. Raises ConfigError if the memory cannot be
-    used."""
+    """Accept a restored memory that is older than its counter file, or create an empty one if it is missing.
+    Sessions and charges are added from the counter file, open sessions end, and the log records what is
+    missing. of_all_parties: do this for all parties that share the memory. Raises ConfigError if the memory
+    cannot be used."""
     path = memory_path(config)
     make_folder(path.parent)
     check_alone(path, config.party, "; stop the party first")
@@ -162,7 +163,7 @@ def accept_restored(config: PartyConfig, of_all_parties: bool = False) -> Begun:
     with closing(open_database(path)) as file:
         check_dataset(path, file, config.rows_name)
         parties = parties_of(file)
-    # A party that began to share it after the copy was made has only a counter.
+    # A party that began to share the memory after the copy was made has only a counter file.
     others = Counter.others(path, parties)
     later = {str(row[0]) for counter in others for _, row in counter.promises()}
     sharing = sorted({*parties, *later} - {config.party}) if of_all_parties else []
@@ -170,8 +171,8 @@ def accept_restored(config: PartyConfig, of_all_parties: bool = False) -> Begun:
 
 
 def _accept(path: Path, party: str) -> int:
-    """End a party's open sessions, add the durable rows from its counter, and continue after the store's last
-    entry. Returns how many more entries the counter has."""
+    """End a party's open sessions, add the durable rows from its counter file, and continue after the store's
+    last entry. Returns the number of entries that only the counter file has."""
     counter = Counter(path, party)
     known, promises = counter.last() or NO_ENTRY, [*counter.promises()]
     with closing(Store(path, party, restored=True)) as store:
@@ -188,8 +189,8 @@ def _accept(path: Path, party: str) -> int:
 def site_budget(config: PartyConfig, charges: int = 0) -> SiteBudget:
     """Return the privacy spent on a site's rows. charges: number of most recent releases to list, for the
     current dataset only. With 0, all datasets in the state folder are listed instead, the current one first.
-    Raises ConfigError if the party could not start with its memory, because it is missing or older than its
-    counter."""
+    Raises ConfigError if the party could not start with its memory, because the memory is missing or older
+    than its counter file."""
     policy, path, own = config.policy, memory_path(config), config.rows_name
     last = "SELECT session, release, at, cost FROM charges ORDER BY at DESC, release DESC LIMIT ?"
     with reading(path) as file:
@@ -227,12 +228,12 @@ def _gone(config: PartyConfig) -> ConfigError:
         "memory-gone",
         f"this site's memory {path} is missing, although {Counter(path, config.party).path.name} shows that "
         f"it had {_counted(config)[0]} entries. Restore it from a backup. If you have no backup, run "
-        f"`fedboost privacy init --restored --config {config.file}` to rebuild it from the counter",
+        f"`fedboost privacy init --restored --config {config.file}` to rebuild it from the counter file",
     )
 
 
 def _missing(config: PartyConfig) -> ConfigError | None:
-    """Return the error for a missing memory; None if one may be created."""
+    """Return the error for a missing memory; None if a new memory may be created."""
     path, command = memory_path(config), f"`fedboost privacy init --config {config.file}`"
     if _counted(config) != NO_ENTRY:
         return _gone(config)
@@ -266,10 +267,10 @@ def _begun(path: Path, lost: int) -> Begun:
 
 
 ABOUT, MEMORY, PARTS = "backup.json", "memory.sqlite", "models"
-"""Members of a backup; PARTS is a folder."""
+"""Names of the members of a backup archive; PARTS is a folder."""
 _PARTS = re.compile(rf"{PARTS}/{FILE_NAME.pattern}")
 MAX_BYTES = 4 << 30
-"""Maximum total size of the members that are read, however small the archive is."""
+"""Maximum total size of the unpacked members in bytes; a small archive may contain huge ones."""
 
 
 class About(Frozen):
@@ -285,8 +286,8 @@ class About(Frozen):
 
 @dataclass(frozen=True)
 class Backup:
-    """A backup that was read and checked. head: the party's last log entry; decisions: the party's rows;
-    parts: contents of the model parts, by file name."""
+    """A backup that was read and checked. head: the party's last log entry; decisions: the party's rows of
+    approvals and refusals; parts: contents of the model parts, by file name."""
 
     about: About
     memory: bytes
@@ -298,7 +299,7 @@ class Backup:
 @dataclass(frozen=True)
 class Restored:
     """A restored memory. parts: number of restored model parts; aside: folder with the replaced files, None
-    if there were none."""
+    if no files were replaced."""
 
     begun: Begun
     time: str
@@ -332,7 +333,7 @@ def write_backup(config: PartyConfig, out: Path) -> About:
 def restore(file: Path, config: PartyConfig, force: bool) -> Restored:
     """Restore a site's memory and model parts from a backup file. force: also replace an existing memory or
     model part, and accept a backup that the counter never recorded. Raises ConfigError if the backup is
-    invalid or something is in its way, see the comment above."""
+    invalid or must not be restored (see the comment above)."""
     backup, path = _read(file), memory_path(config)
     for name, own, what in (
         (backup.about.party, config.party, "party"),
@@ -350,14 +351,14 @@ def restore(file: Path, config: PartyConfig, force: bool) -> Restored:
     if path in there and _is_newer(path, backup):
         raise ConfigError(
             "restore-not-newer",
-            f"{path} is intact and no older than the backup of {when}, which would only lose entries; the "
-            f"memory was not replaced",
+            f"{path} is intact and no older than the backup of {when}, so replacing it would only lose "
+            f"entries; the memory was not replaced",
         )
     if there and not force:
         raise ConfigError(
             "restore-memory-exists",
             f"{there[0]} already exists and was not replaced; use --force to replace it with the backup of "
-            f"{when}, and keep it in a folder next to it",
+            f"{when} and move the existing file to a folder next to it",
         )
     counter = Counter(path, config.party)
     heads = {NO_ENTRY, *counter.heads()}
@@ -380,7 +381,7 @@ def restore(file: Path, config: PartyConfig, force: bool) -> Restored:
         raise ConfigError(
             "restore-part-exists",
             f"{other[0]} differs from the model part in the backup of {when}, and was not replaced; use "
-            f"--force to replace it, and keep it in a folder next to the memory",
+            f"--force to replace it and move the existing part to a folder next to the memory",
         )
     aside = _put_aside([*there, *other], folder)
     for part, content in lost.items():
@@ -392,7 +393,7 @@ def restore(file: Path, config: PartyConfig, force: bool) -> Restored:
 
 
 def _is_newer(path: Path, backup: Backup) -> bool:
-    """Return whether a store is intact and contains or follows the last entry of a backup."""
+    """Return whether a store is intact, and contains a backup's last entry or begins right after it."""
     try:
         with closing(open_database(path)) as file:
             return follows(file, backup.about.party, backup.head)
@@ -426,7 +427,7 @@ _NEVER_WRITTEN = (
     f"UNION ALL SELECT 1 FROM site WHERE typeof(secret) != 'blob' OR length(secret) != {KEY_BYTES} "
     "OR (SELECT count(*) FROM site) != 1"
 )
-"""Finds values that affect budgets but have a type or size that no party writes."""
+"""Query that finds values that affect budgets but have a type or size that no party writes."""
 
 
 def _check_rows_of(path: Path, file: sqlite3.Connection, party: str) -> Head:
@@ -463,8 +464,8 @@ def _check_rows_of(path: Path, file: sqlite3.Connection, party: str) -> Head:
 
 
 def _parts_to_put_back(backup: Backup, config: PartyConfig) -> tuple[dict[Path, bytes], list[Path]]:
-    """Return a backup's model parts that are missing at the site or differ, by path, and the paths of those
-    that differ."""
+    """Return the contents, by path, of a backup's model parts that are missing or different at the site, and
+    the paths of the different ones."""
     lost, other = dict[Path, bytes](), list[Path]()
     for name, content in backup.parts.items():
         file = PartFolder(config).folder / name
@@ -479,7 +480,8 @@ def _parts_to_put_back(backup: Backup, config: PartyConfig) -> tuple[dict[Path, 
 def _check_part(name: str, content: bytes, source: str) -> None:
     if not PartyModel.from_bytes(content, source).id.startswith(Path(name).stem):
         raise ConfigError(
-            "part-misnamed", f"{source} is part of a different model from the one in its name; rename it back"
+            "part-misnamed",
+            f"{source} belongs to a different model from the one in its file name; rename the file back",
         )
 
 
@@ -534,8 +536,8 @@ _NO_BACKUP = (
 
 
 def _contents(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of each file in an archive. Raises ReadError if it has files that no backup
-    has."""
+    """Yield the name and content of each file in an archive. Raises ReadError if the archive is too large, or
+    contains files that do not belong in a backup."""
     left = MAX_BYTES
     for member in archive:
         left -= member.size
@@ -555,7 +557,7 @@ def _check_nobody_works(folder: Path) -> None:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ConfigError(
-                    "memory-in-use", f"{folder}: party {lock.stem!r} uses this memory; stop it first"
+                    "memory-in-use", f"{folder}: party {lock.stem!r} uses this memory; stop this party first"
                 ) from None
 
 

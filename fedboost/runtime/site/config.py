@@ -30,8 +30,8 @@ STATE = "fedboost.state"
 
 
 def _uri_or_path(value: object) -> object:
-    """Return a `Database` for the URI of one; any other value unchanged. As a path, a URI would lose its
-    slashes."""
+    """Convert the URI of a database to a `Database`, and return any other value unchanged. If a URI were read
+    as a path, it would lose slashes."""
     return (database_of(value) if isinstance(value, str) else None) or value
 
 
@@ -109,7 +109,7 @@ class PartyConfig(Frozen):
     )
     names: Path | None = Field(
         default=None,
-        description="File that maps column and level names used in the terms to those in the table "
+        description="File that maps column and level names used in the terms to the names in the table "
         "([an offer of columns](vertical.md#an-offer-of-columns)).",
     )
     keys: Path | None = Field(default=None, description="Folder with this site's [key bundle](identity.md).")
@@ -160,14 +160,14 @@ class PartyConfig(Frozen):
 
     @property
     def rows_name(self) -> str:
-        """Name of the dataset under which the memory counts sessions and budgets."""
+        """Name of the dataset for which the memory counts sessions and the privacy spent."""
         return self.dataset or self.party
 
 
 def read_party(path: Path, holds_rows: bool | None = True) -> PartyConfig:
-    """Read the file of a site or key holder, and make its paths absolute. holds_rows: True if it must have
-    `data` (a site), False if it must not (a key holder), None for either. Raises ConfigError if the file is
-    invalid."""
+    """Read the file of a site or key holder, and make its paths absolute. holds_rows: True if the file must
+    have `data` (a site), False if it must not (a key holder), None for either. Raises ConfigError if the file
+    is invalid."""
     values = read_toml(path, SITE)
     config = read_model(PartyConfig, values, str(path))
     _check_workers(config, path)

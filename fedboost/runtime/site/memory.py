@@ -2,15 +2,16 @@
 
 Guarantees: implements `SiteMemory` (fedboost/protocol/site.py) across restarts. A recorded turn survives the
 end of the process; a session's start, end, signature and charges also survive a power failure. No session is
-charged more than its terms plan, so their privacy statement holds whatever the aggregator asks. A release is
-charged once, however often it is repeated, and no two processes spend the same part of the budget. A
-session's secret and questions are deleted at its end. An admission, an answer or an end is written to the
-audit log in the same transaction.
+charged more than its terms plan, so their privacy statement holds whatever the aggregator requests. A
+repeated release is charged only once, and no two processes spend the same part of the budget. A session's
+secret and questions are deleted at its end. An admission, an answer or a session's end is recorded in the
+same transaction as its entry in the audit log.
 Raises: Refused if a session violates the rules between sessions or the budget; ConfigError if another process
-of the same party is running; DurabilityError if a write fails. Then nothing leaves, and the process must end.
+of the same party is running; DurabilityError if a write fails. Nothing may leave the site after that, and the
+process must end.
 
-Planned privacy is not reserved. Concurrent sessions are each admitted if their own plan fits; the one that
-finds the budget used up is refused midway.
+The privacy that a session plans to spend is not reserved. Each concurrent session is admitted if its own plan
+fits within the budget. A session that later finds the budget exhausted is refused midway.
 """
 
 import fcntl
@@ -57,8 +58,8 @@ from fedboost.views.approval import columns_of
 
 
 def spent_under(spent: Spent, budget: Budget | None, own: bool) -> Spent:
-    """Return the privacy spent on a dataset, as an epsilon, and what remains of its budget. budget: budget of
-    the site's current rows; own: whether these rows are this dataset."""
+    """Return the privacy spent on a dataset, expressed as an epsilon, and the budget that remains. budget:
+    budget for the site's current dataset; own: True if `spent` is about that dataset."""
     limit = budget if own else None
     delta = spent.delta if limit is None else limit.delta
     allowed = {} if limit is None else {"budget": limit.epsilon, "left": limit.left(spent.cost)}
@@ -138,7 +139,7 @@ def admission(
     Args:
         offer: the session.
         party: the site's name.
-        dataset: name of its rows.
+        dataset: name of the site's dataset.
         names: column names in the site's table, by name in the terms, where they differ.
     """
     terms, noise = offer.terms, offer.terms.noise
@@ -180,24 +181,24 @@ class FileMemory(Store):
         names: Callable[[Terms], Mapping[str, str]] = lambda terms: {},
         clock: Callable[[], str] = now,
     ) -> None:
-        """Open an existing file. Raises ConfigError if it cannot be used, e.g. because another process uses
-        it.
+        """Open an existing memory file. Raises ConfigError if the file cannot be used, e.g. because another
+        process uses it.
 
         Args:
             path: the file.
             party: name of this party.
-            dataset: name of its rows.
+            dataset: name of the dataset.
             budget: privacy budget; None to count without a limit.
-            names: returns column names in the table under some terms, see `admission`.
-            clock: returns the current time, as in an entry.
+            names: returns the `names` of `admission` for some terms.
+            clock: returns the current time, in the format of a log entry.
         """
         self.dataset, self.budget = dataset, budget
         self._names, self._clock = names, clock
         self._later: list[tuple[Write, bool]] | None = None
-        """Writes collected for the session's thread, each with whether it must wait for the disk; None
+        """Writes collected for the session's thread, each with True if it must wait for the disk; None
         outside of `together`."""
         self.just_ended = ""
-        """Session that has recorded its own end, until `ended` is called for it."""
+        """Name of the session that has just recorded its own end; '' once `ended` has been called."""
         self._lock = _locked(path, party)
         with ExitStack() as opened:
             opened.callback(os.close, self._lock)
@@ -214,9 +215,9 @@ class FileMemory(Store):
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Collect the writes of the session's thread within this context, and do them in one transaction at
-        its end, or none after an error. Raises Refused if one of them is refused, DurabilityError if they
-        cannot be written."""
+        """Context manager that collects the writes of the session's thread and runs them in one transaction
+        at its end. After an error, no write is run. Raises Refused if a write is refused, DurabilityError if
+        a write fails."""
         # Only the session's thread uses `write`; entries of other threads are transactions of their own.
         # Collected writes run at the end, and a refusal by one of them undoes all. `FileSession` has recorded
         # the new standing in RAM by then. That is harmless: a refusal ends the session, and no answer is made
@@ -232,8 +233,8 @@ class FileMemory(Store):
                     write(file)
 
     def write(self, write: Write, durable: bool = False) -> None:
-        """Do a write of the session's thread, or collect it within `together`. Raises DurabilityError if it
-        fails."""
+        """Run a write of the session's thread or, within `together`, collect it. Raises DurabilityError if
+        the write fails."""
         if self._later is not None:
             self._later.append((write, durable))
             return
@@ -241,7 +242,7 @@ class FileMemory(Store):
             write(file)
 
     def record(self, release: Release | Relayed) -> None:
-        """Record a release or relay before it leaves. After a DurabilityError it must not leave."""
+        """Record a release or relay before it leaves. After a DurabilityError, it must not leave."""
         # Without waiting for the disk, a kill loses nothing, and a power failure may lose the last entries. A
         # lost charge could be spent again, so a charge always waits.
         charged = isinstance(release, Release) and release.charge is not None
@@ -253,7 +254,7 @@ class FileMemory(Store):
 
         Args:
             session: name of the session.
-            reason: why it ended; '' if with a model.
+            reason: why it ended; '' if it ended with a model.
             paused: record a pause until this site returns, instead of an end.
             analyst: analyst of a refused session.
         """
@@ -263,26 +264,27 @@ class FileMemory(Store):
                 self.append(file, _end(session, reason, paused, analyst))
 
     def checked(self, terms: str, analyst: str, would: bool) -> None:
-        """Record an analyst's preflight check of terms before it is answered, from any thread. terms: their
-        digest; would: whether this site would take part. Raises DurabilityError if it cannot be written."""
+        """Record an analyst's preflight check of terms before it is answered, from any thread. terms: digest
+        of the terms; would: True if this site would take part. Raises DurabilityError if the check cannot be
+        recorded."""
         with self.transaction(durable=False) as file:
             self.append(file, Checked(terms=terms, would=would, analyst=analyst or None))
 
     @property
     def sessions(self) -> int:
-        """Number of sessions in the memory, of all parties."""
+        """Number of sessions of all parties in the memory."""
         with self.transaction(durable=False) as file:
             (count,) = file.execute("SELECT count(DISTINCT session) FROM sessions").fetchone()
         return int(count)
 
     def spent(self) -> Spent:
-        """Return the privacy spent on these rows by all parties."""
+        """Return the privacy that all parties have spent on the dataset."""
         with self.transaction(durable=False) as file:
             return spent_in(file)
 
     def begin(self, offer: SessionOffer, limits: Limits) -> "FileSession":
-        """Start a session, or continue it after a restart. Raises Refused if it violates a rule or the
-        budget, DurabilityError if it cannot be recorded."""
+        """Start a session, or continue it after a restart. Raises Refused if the session violates a rule or
+        the budget, DurabilityError if it cannot be recorded."""
         name, terms = (self.party, offer.session), offer.terms
         with self.transaction() as file:
             known, others = self.known(file, offer)
@@ -306,7 +308,7 @@ class FileMemory(Store):
             return FileSession(self, offer, limits, file)
 
     def key_for(self, what: bytes, about: bytes) -> bytes:
-        """Derive a 32-byte secret for one use; it is the same for the lifetime of this memory."""
+        """Derive a 32-byte secret for one purpose. It stays the same for the lifetime of this memory."""
         return derive(self._key, what, about)
 
     def hash_rows(self, rows: Callable[[bytes], bytes]) -> bytes:
@@ -327,8 +329,8 @@ class FileMemory(Store):
     def known(
         self, file: sqlite3.Connection, offer: SessionOffer
     ) -> tuple[KnownSession | None, list[KnownSession]]:
-        """Return the offered session, None if it is new, and all other sessions of the dataset. A session
-        that several parties share counts once, but requests are per party."""
+        """Return the offered session (None if it is new), and all other sessions of the dataset. A session
+        that several parties share is listed once. Requests that other parties received are omitted."""
         own = known_session(file, self.party, offer.session)
         offered = offer.session, offer.terms.digest
         known = known_sessions(file, self.party, self._clock())
@@ -364,7 +366,7 @@ class FileSession:
 
     @property
     def secret(self) -> bytes:
-        """Secret of this session, 32 bytes, the same across restarts."""
+        """Secret of this session, 32 bytes. It stays the same across restarts."""
         self._check_lives()
         return bytes(self._secret)
 
@@ -373,9 +375,9 @@ class FileSession:
         return self._memory.together()
 
     def bind(self, rows: Callable[[bytes], bytes], table: HeldTable | None = None) -> None:
-        """Bind the session to its rows, by their keyed hash. Raises Refused if it was bound to different
-        rows; the public part of the error reveals nothing about them. rows: computes the hash for a key;
-        table: facts about the table for later sessions."""
+        """Bind the session to the keyed hash of its rows. Raises Refused if the session was bound to
+        different rows; the public part of the error reveals nothing about the rows. rows: computes the rows'
+        hash for a key; table: facts about the table to store for later sessions."""
         digest = self._memory.hash_rows(rows)
         if self._rows and self._rows != digest:
             raise Refused(
@@ -394,7 +396,8 @@ class FileSession:
             self._rows = digest
 
     def _keep(self, file: sqlite3.Connection, table: HeldTable) -> None:
-        """Store what later sessions must know about a table."""
+        """Store the facts about a table that later sessions need. Raises Refused if the chosen rows differ
+        from another session's in only a few rows."""
         if (chosen := table.chosen) is not None:
             sets = file.execute("SELECT DISTINCT rows, bits FROM row_sets").fetchall()
             others = (np.unpackbits(np.frombuffer(bits, np.uint8), count=rows) != 0 for rows, bits in sets)
@@ -434,16 +437,17 @@ class FileSession:
         self._standing = standing
 
     def help(self, stage: int, roster: tuple[str, ...]) -> None:
-        """Record the stage and roster of a sum before this party helps to reveal it."""
+        """Record that this party is about to help open a sum. stage: rank of the query in the session
+        (`BaseQuery.stage`); roster: parties whose vectors are in the sum."""
         self._stand(replace(self._standing, helped=(stage, roster)))
 
     def sign(self) -> None:
-        """Record that this party signs the model, before it does."""
+        """Record that this party is about to sign the model."""
         self._stand(replace(self._standing, signed=True), durable=True)
 
     def charge(self, release: str, cost: float) -> None:
-        """Charge a release, once however often it is repeated. Raises Refused if the cost exceeds the budget
-        or the plan of the terms."""
+        """Charge the cost (mu squared) of a release. A repeated release is charged only once. Raises Refused
+        if the cost exceeds the budget or the plan of the terms."""
         party, session = self._name
 
         def write(file: sqlite3.Connection) -> None:
@@ -455,7 +459,7 @@ class FileSession:
                 raise Refused(
                     "session-over-plan",
                     f"party {party}: session {quoted(session)} requests more releases than its terms plan, "
-                    f"which would make it less private than they state",
+                    f"which would make it less private than the terms state",
                 )
             if self._memory.budget is not None:
                 wanted, budget = f"session {quoted(session)} requests one more release", self._memory.budget
@@ -503,8 +507,9 @@ def _end(session: str, reason: str, paused: bool = False, analyst: str = "") -> 
 
 
 def take_over(file: sqlite3.Connection, party: str, forgotten: Iterable[DurableRow], reason: str) -> None:
-    """Add rows that a restored memory has lost, and end the party's open sessions, since their answers since
-    then are unknown. forgotten: the lost rows, from the counter; reason: why the sessions end."""
+    """Add the durable rows that a restored memory has lost. Also end the party's open sessions, because their
+    latest answers are unknown. forgotten: the lost rows, from the counter file; reason: why the sessions
+    end."""
     for table in ("secrets", "questions"):
         file.execute(f"DELETE FROM {table} WHERE party = ?", (party,))
     for table, row in forgotten:
@@ -515,7 +520,8 @@ def take_over(file: sqlite3.Connection, party: str, forgotten: Iterable[DurableR
 
 
 def check_alone(path: Path, party: str, remedy: str = "") -> None:
-    """Raise ConfigError if another process of this party uses the memory. remedy: end of the message."""
+    """Raise ConfigError if another process of this party uses the memory. remedy: text appended to the
+    message."""
     os.close(_locked(path, party, remedy))
 
 
@@ -530,8 +536,8 @@ def check_dataset(path: Path, file: sqlite3.Connection, dataset: str) -> None:
 
 
 def _locked(path: Path, party: str, remedy: str = "") -> int:
-    """Return the locked lock file of a party, as a descriptor. Raises ConfigError if another process has
-    it."""
+    """Lock the lock file of a party, and return its descriptor. Raises ConfigError if another process holds
+    the lock."""
     lock = path.parent / f"{folder_name(party)}.lock"
     with file_errors(lock, "cannot write this lock file"):
         handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ALONE)
@@ -554,8 +560,8 @@ def known_session(file: sqlite3.Connection, party: str, session: str) -> KnownSe
 
 
 def known_sessions(file: sqlite3.Connection, party: str, at: str = "") -> list[KnownSession]:
-    """Return all sessions of the dataset as this party may compare them: requests of other parties are left
-    out. at: time at which to compute their age, now by default."""
+    """Return all sessions of the dataset, without the requests that other parties received. at: time for
+    which to compute the sessions' age; '' for the current time."""
     sessions: dict[tuple[str, str], KnownSession] = {}
     for name, *row in file.execute(_ABOUT, (at or now(),)):
         known, mine = _known(*row), name == party
@@ -592,7 +598,7 @@ def label_key(memory: FileMemory, terms: Terms) -> bytes:
         query = "SELECT epsilon, classes, mark FROM labels WHERE (party, label) = (?, ?)"
         known = file.execute(query, name).fetchone()
         if known is None:
-            # The counter keeps the hash of the key, too. A new memory takes it over from there but has
+            # The counter file keeps the hash of the key, too. A new memory copies the hash from there but has
             # another key, and the difference is found below before the same labels get other noise.
             memory.promise(file, "labels", *name, *row)
     if known is not None and known[2] != row[2]:

@@ -1,4 +1,4 @@
-"""Models at a site: the model parts that it stores, and the signatures on a model that it is to evaluate."""
+"""Models at a site: storing the site's model parts, and checking the signatures on a model to evaluate."""
 
 import re
 from collections.abc import Collection
@@ -74,8 +74,8 @@ class PartFolder:
         return file
 
     def model_of(self, terms: Terms) -> Booster:
-        """Return this site's part of the model that these terms predict with. Raises Refused if the site does
-        not have it, or if the terms do not match it."""
+        """Return this site's part of the model that the session predicts with. Raises Refused if the site
+        does not have the part, or if the terms do not match it."""
         id = terms.vertical.predict_with
         assert id is not None
         file, name = self.file(id), f"model {id[:NAME_CHARS]}"
@@ -94,7 +94,7 @@ class PartFolder:
         if model.id != id or model.party != self._party:
             raise Refused(
                 "part-mismatch",
-                f"party {self._party}: its file for model {id[:NAME_CHARS]} has a different part",
+                f"party {self._party}: its file for model {id[:NAME_CHARS]} contains a different part",
             )
         vertical = terms.vertical
         rows, fewest = vertical.predict_rows or 0, vertical.min_common_rows
@@ -124,7 +124,7 @@ class PartFolder:
 
 
 def training_table(memory: FileMemory, terms: Terms) -> TrainingTable | None:
-    """Return facts about the table on which the model in these terms was trained. None if this site did not
+    """Return facts about the table on which the model in these terms was trained; None if this site did not
     take part in the training, or has a different memory."""
     if terms.trained is None or (session := _session(terms)) is None:
         return None
@@ -143,8 +143,8 @@ def training_table(memory: FileMemory, terms: Terms) -> TrainingTable | None:
 
 
 def signers_at(config: PartyConfig, terms: Terms, credentials: Credentials | None = None) -> ModelSigners:
-    """Return the signers of the model that terms measure, among this site and the policy's evaluate_signers.
-    credentials: certificates that the site trusts; None to read them from its keys."""
+    """Return which of this site and the policy's `evaluate_signers` signed the model in these terms.
+    credentials: certificates that the site trusts; None to read them from the site's key bundle."""
     if not terms.task.measures or (credentials is None and config.keys is None):
         return UNCHECKED
     if credentials is not None:
@@ -162,10 +162,10 @@ def signers_at(config: PartyConfig, terms: Terms, credentials: Credentials | Non
 def signers_of(
     terms: Terms, wanted: Collection[str], roots: bytes, now: datetime, denied: Collection[str]
 ) -> frozenset[str]:
-    """Return those of the wanted parties whose signature on the model in these terms is valid.
+    """Return the wanted parties whose signature on the model in these terms is valid.
 
     Args:
-        terms: terms that measure a model.
+        terms: terms that contain a model to evaluate.
         wanted: names of parties.
         roots: trusted root certificates, PEM.
         now: the current time.
@@ -197,10 +197,10 @@ def _session(terms: Terms) -> SignedSession | None:
 
 
 def _model(text: str, trained: Terms) -> SignedModel | None:
-    """Return the model without signatures; None unless signatures can cover everything that it predicts with.
-    Under a custom program or with different columns, parties do not sign all trees. Signatures omit which
-    output a tree is for, which means belong to which column, and constants after the first; all these must
-    follow from the terms."""
+    """Return the model without signatures; None if signatures cannot cover everything that it predicts with.
+    Under a custom program or with different columns, parties do not sign all trees. Signatures also omit the
+    output of each tree, the column of each target mean, and all constants but the first. The terms must
+    determine these."""
     if trained.session.program != "boosting" or trained.blocks:
         return None
     own = belonging(continuation.read(text), trained)
@@ -224,7 +224,8 @@ def _holds(
     now: datetime,
     denied: Collection[str],
 ) -> bool:
-    """Return whether a party's signature is valid, at a time when its certificate was in date."""
+    """Return whether a party's signature is valid, now or, if its certificate has expired, at the end of the
+    certificate's validity."""
     signed = replace(model, attestations={name: attest}, session=session.session, request=session.request)
     try:
         leaf, *_ = x509.load_pem_x509_certificates(attest.certificate)

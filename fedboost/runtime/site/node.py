@@ -1,7 +1,7 @@
 """A party on the network: it connects to the aggregator and answers what its session allows.
 
 Guarantees: computing never blocks the connection, since it runs in its own thread. The party waits for an
-unreachable aggregator and reconnects to a lost one. A refusal is in the audit log before it leaves, with the
+unreachable aggregator, and reconnects after a loss. A refusal is in the audit log before it leaves, with the
 same text.
 Raises: ConfigError, which ends the process, if an aggregator does not admit this party (e.g. because its name
 is taken) or a server is not an aggregator. A party that was admitted reconnects after any loss. It gives up
@@ -79,15 +79,16 @@ from fedboost.wire.messages import UnreadOffer, decode_to_party, encode_from_par
 
 
 FIRST_RETRY, LAST_RETRY = 0.2, 5.0
-"""Seconds between two attempts to reach the aggregator, doubling from the first value to the last."""
+"""Seconds between two attempts to reach the aggregator; the pause doubles from the first value to the
+last."""
 REPORT_AFTER_SECONDS = 1.0
-"""Seconds of waiting after which the log reports it."""
+"""Seconds after which the log reports that the party is waiting."""
 
 
 @dataclass(eq=False)
 class DialAttempts:
-    """Attempts to reach one aggregator, at the start or after a loss. wait: maximum seconds until it is
-    reached."""
+    """Attempts to reach one aggregator, at the start or after a loss. wait: maximum time to wait, in
+    seconds."""
 
     _address: str
     _wait: float
@@ -99,8 +100,9 @@ class DialAttempts:
 
     async def reached(self, opened: Any, bundle: Bundle | None, attended: bool) -> bool:
         """Return whether the aggregator can be reached over this connection. opened: the gRPC channel;
-        attended: whether it admitted this party before; if so, the party goes on waiting whatever answers in
-        its place. Raises ConfigError if the wait is over or the server is not an aggregator."""
+        attended: True if the aggregator admitted this party before; the party then goes on waiting even if
+        another server answers. Raises ConfigError if the maximum wait is over, or if the server is not an
+        aggregator."""
         try:
             # asyncio.wait_for loses a cancellation that arrives together with the result (Python 3.11).
             async with asyncio.timeout(min(self._pause, max(self._wait - self._waited, 0.05))):
@@ -133,11 +135,11 @@ class DialAttempts:
 
 
 MAX_UNREAD_MESSAGES = 16
-"""Maximum number of unhandled messages, not counting relays; with more, the connection is not read
-further."""
+"""Maximum number of unhandled messages, not counting relays. At this limit, the party stops reading from the
+connection."""
 MAX_UNREAD_RELAYED = 1 << 30
-"""The same limit for the bytes of relays. A session keeps relays in memory anyway until all have arrived; a
-party whose rows are known never needs to wait for as many."""
+"""Maximum total size of unhandled relays in bytes. A session keeps relays in memory anyway until all have
+arrived. A party whose rows are known never needs to wait for so many bytes."""
 RELAY_OVERHEAD = 200
 """Bytes of a relay in addition to its content."""
 Message = ToParty | PeerError | None
@@ -186,13 +188,13 @@ class Inbox:
 
 
 LARGE_REPLY = 1 << 16
-"""A reply with more bytes is sent at once instead of together with the last one."""
+"""Size in bytes above which a reply is sent at once, instead of together with the last reply."""
 
 Reply = tuple[FromParty, bytes]
 """A message to the aggregator, and its bytes."""
 Early = asyncio.Queue[list[Reply] | None]
-"""Replies to send before the last one is computed; None marks the end. Unbounded, because the session keeps
-the parts of a report anyway."""
+"""Queue of replies to send before the last reply is computed; None marks the end. The queue is unbounded,
+because the session keeps all parts of a report in memory anyway."""
 
 
 class SessionThread:
@@ -251,8 +253,8 @@ class SessionThread:
 
 
 class PartyMonitor:
-    """Reports one party's events to the log, the metrics and the site's page. memory: has the privacy spent
-    on its rows, and the analysts' requests."""
+    """Reports one party's events to the log, the metrics and the site's page. memory: the site's memory,
+    which records the privacy spent and the analysts' requests."""
 
     def __init__(self, config: PartyConfig, log: Any, memory: FileMemory) -> None:
         self.metrics = PartyMetrics("keyholder" if config.data is None else "party")
@@ -261,11 +263,11 @@ class PartyMonitor:
         self._log, self._config, self._memory = log, config, memory
         self._session, self._rounds, self._round, self._since = "", 0, 0, 0.0
         self._asked: tuple[Ask, float] | None = None
-        """The last question, and when it arrived."""
+        """The last query, and its time of arrival."""
         self._gives_all = False
-        """Whether all its rows take part, because it has the labels."""
+        """True if all rows of this party take part, because it has the labels."""
         self._spends = False
-        """Whether the session's answers get noise, which is charged."""
+        """True if the session's answers get noise, whose privacy cost is charged."""
         self._page = MetricsPage(self.metrics, config.metrics, log) if config.metrics else None
         self._look_at_budget()
 
@@ -290,11 +292,11 @@ class PartyMonitor:
         return data
 
     def asked(self, ask: Ask) -> None:
-        """Remember that a question arrived, for the first time or again."""
+        """Remember that a query arrived, for the first time or again."""
         self._asked = ask, time.monotonic()
 
     def answered(self) -> None:
-        """Report that the last question was answered: at once, or with the relays of other parties."""
+        """Report that the last query was answered, either at once or after other parties' relays arrived."""
         assert self._asked is not None
         ask, since = self._asked
         now = time.monotonic()
@@ -312,8 +314,8 @@ class PartyMonitor:
                 self._look_at_budget()
 
     def ended(self, session: str, reason: str, left: bool) -> None:
-        """Report the end of a session. reason: why it ended, '' if with a model; left: whether this party
-        left it."""
+        """Report the end of a session. reason: why it ended, '' if it ended with a model; left: True if this
+        party left the session."""
         kind: Kind = "session done" if not reason else "left the session" if left else "session failed"
         self.report(Event(kind, session, reason=reason))
         self._look_at_budget()
@@ -327,23 +329,24 @@ class PartyMonitor:
 
 
 MAX_REFUSALS = 60
-"""Refusals in a row, about a second apart, after which a party that was admitted before gives up."""
+"""Number of consecutive refusals, about a second apart, after which a party that was admitted before gives
+up."""
 REDIAL = 1.0
 """Maximum seconds between the loss of an aggregator and the next attempt to reach it."""
 FREE_REFUSALS = 20
-"""Number of sessions that a party may leave in a row before it pauses after each."""
+"""Number of consecutive sessions that a party may leave before it pauses after each of them."""
 MAX_PAUSE_SECONDS = 1.0
-"""Longest such pause before the next message is read. The first takes a tenth of it, and each further one
-twice as long as the one before. It delays offers from other analysts, too."""
+"""Maximum pause in seconds after leaving a session. The first pause takes 0.1 s, and each further pause takes
+twice as long as the previous one. Pauses delay offers from other analysts, too."""
 LARGE_MESSAGE = 1 << 16
-"""A message with more bytes is decoded in a thread; for smaller ones, switching threads takes longer than
-decoding."""
+"""Size in bytes above which a message is decoded in a thread. For smaller messages, switching threads takes
+longer than decoding."""
 
 
 class PartyNode:
     """A party at its site, connected to the aggregator. It reads its table when it starts, and again before a
-    session if the files have changed. Whatever leaves the site is first recorded in its store. Raises
-    ConfigError if the table or the store cannot be read."""
+    session if the files have changed. Everything that leaves the site is first recorded in the site's store.
+    Raises ConfigError if the table or the store cannot be read."""
 
     def __init__(self, config: PartyConfig, log: Any, bundle: Bundle | None) -> None:
         self._config = config
@@ -360,20 +363,21 @@ class PartyNode:
         """Current session. It outlives a connection, and continues after reconnecting."""
         self._thread = SessionThread()
         self._name = self._analyst = ""
-        """Name of the last offered session and signer of the offer, until both are in the audit log."""
+        """Name of the last offered session, and the signer of its offer; '' once the audit log has recorded
+        the signer."""
         self._attended = False
         self._refusals = 0
         book, busy = CheckBook(self._memory, self.watch.page_state.checked), lambda: self._session is not None
         self._reviewer = CheckStream(config, self._rows, self._credentials, busy, book, self._log)
         self._left = 0
-        """Number of sessions left in a row."""
+        """Number of consecutive sessions that this party has left."""
         self.ended: list[str] = []
-        """Reason for the end of each session; '' for a model."""
+        """Reason for the end of each session; '' if it ended with a model."""
 
     async def run(self, wait: float, once: bool) -> None:
         """Serve the aggregator until cancelled or, with `once`, until one session has ended. wait: seconds to
-        wait for an aggregator that does not answer. Raises ConfigError after that, or if the store cannot be
-        written."""
+        wait for an aggregator that does not answer. Raises ConfigError if the aggregator does not answer in
+        time, or if the store cannot be written."""
         if hint := nothing_approved(self._config):
             self._log.warning(hint.replace("--config party.toml", f"--config {self._config.file}"))
         self._rows.say()
@@ -392,7 +396,7 @@ class PartyNode:
             self.close()
 
     def close(self) -> None:
-        """Close its files. For a party that did not run, or no longer runs."""
+        """Stop the threads and close all files. Call this only if the party is not running."""
         self._thread.close()
         self._memory.close()
         self.watch.close()
@@ -413,7 +417,8 @@ class PartyNode:
                 await asyncio.sleep(REDIAL * random.uniform(0.5, 1.0))  # parties should not all come at once
 
     async def _attend(self, opened: Any, once: bool) -> None:
-        """Use a connection until it is lost. opened: the gRPC channel to the aggregator."""
+        """Handle the aggregator's messages until the connection is lost or, with `once`, a session has ended.
+        opened: the gRPC channel to the aggregator."""
         metadata = ((channel.PARTY_KEY, self._config.party.encode()), *channel.VERSIONS)
         self._thread.hung_up.clear()
         # Two tasks share the connection, and a thread computes:
@@ -453,8 +458,8 @@ class PartyNode:
                 self._session.hang_up()
 
     async def _read(self, call: Any, inbox: Inbox, opened: Any) -> None:
-        """Put the aggregator's messages into the inbox, and None at the end. Also answers preflight
-        checks."""
+        """Put the aggregator's messages into the inbox, followed by None at the end of the connection.
+        Meanwhile, another task answers preflight checks."""
         reviewing: asyncio.Task[None] | None = None
         try:
             if channel.VERSION_KEY in await call.initial_metadata():  # this party was admitted
@@ -531,7 +536,7 @@ class PartyNode:
         await asyncio.sleep(pause_after(self._left))
 
     def _begin(self, session: str, analyst: str = "", terms: Terms | None = None) -> None:
-        """Start an offered session in place of any other. terms: None if they cannot be read."""
+        """Start an offered session, which replaces the current one. terms: None if they cannot be read."""
         self._close_session("another session started", paused=True)
         self._name, self._analyst = session, analyst
         self.watch.offered(session, analyst, terms)
@@ -599,8 +604,8 @@ class PartyNode:
 
 
 def pause_after(left: int) -> float:
-    """Return the seconds to pause after leaving this many sessions in a row. Each one is a line in the log,
-    and an aggregator could offer sessions indefinitely."""
+    """Return the seconds to pause after leaving this many consecutive sessions. Each of them adds a line to
+    the log, and an aggregator could offer sessions indefinitely."""
     beyond = min(left - FREE_REFUSALS, 10)  # keeps the power of two within a float
     return min(0.1 * 2 ** (beyond - 1), MAX_PAUSE_SECONDS) if beyond > 0 else 0.0
 
@@ -629,8 +634,8 @@ async def page_served(config: PartyConfig, rows: SiteRows, state: PageState, log
 
 
 class PredictingNode(PartyNode):
-    """The label holder's party in the prediction session that it requests. config: its `data` is the table to
-    predict."""
+    """A label holder's party in a prediction session that it requests itself. config: the site's
+    configuration, whose `data` is the table to predict."""
 
     def __init__(self, config: PartyConfig, log: Any, bundle: Bundle | None, model: PartyModel) -> None:
         if memory_path(config).parent.exists():
@@ -641,8 +646,8 @@ class PredictingNode(PartyNode):
         self.terms = model.terms
 
     def ask_for(self, min_common_rows: int | None) -> Terms:
-        """Return the terms to request, for all rows of the table. min_common_rows: as in terms; None for the
-        value used in training. Raises ConfigError if the table does not fit the model."""
+        """Return the terms for a prediction of all rows of the table. min_common_rows: its value in the
+        terms; None for the value used in training. Raises ConfigError if the table does not fit the model."""
         assert self._rows.table is not None
         trained = self._model.terms
         table = self._rows.table.under(trained.columns.row_id)
@@ -696,11 +701,11 @@ def predict_with_parties(
 
     Args:
         config: the label holder's configuration, with the rows to predict as its `data`.
-        bundle: its keys; None without keys.
-        model: its part of the model.
+        bundle: the label holder's keys; None if there are no keys.
+        model: the label holder's part of the model.
         log: logger of the party.
         wait: seconds to wait for an aggregator that does not answer.
-        min_common_rows: as in terms; None for the value used in training.
+        min_common_rows: its value in the terms; None for the value used in training.
         on_waiting: called with the parties that the session is waiting for.
 
     Raises:
@@ -727,9 +732,9 @@ def predict_with_parties(
 
 
 async def _attend(node: PartyNode, training: Training, wait: float) -> None:
-    """Take part until the session is over; raise the error that ended it without a prediction. wait: seconds,
-    also for the session's end to arrive once the aggregator reports it. An end before this process connects
-    never arrives."""
+    """Take part until the session is over. Raises the error that ended it without a prediction. wait: seconds
+    to wait for the aggregator and, after it reports the session's end to the analyst, for that end to reach
+    this party. If the session ends before this party connects, its end never arrives."""
     over: Future[None] = Future()
     over.set_running_or_notify_cancel()  # cannot be cancelled: the thread sets it even if no one waits
 

@@ -1,5 +1,5 @@
-"""The web page of a site, served by the party's process on a loopback address: its state, requests and
-decisions."""
+"""The web page of a site, served by the party's process on a loopback address. It shows the site's state and
+the analysts' requests, and lets a person decide on the requests."""
 
 import threading
 import time
@@ -64,7 +64,8 @@ T = TypeVar("T")
 MAX_CHARGES = 200
 """Maximum number of releases listed with the budget."""
 READ_AGAIN_SECONDS = 5.0
-"""An audit is shown for at least this long, and for ten times as long as it took."""
+"""Minimum seconds before the audit is repeated. The pause is also at least ten times as long as the audit
+took."""
 BUSY = "The rows of this site were not counted, because a session is in progress."
 
 
@@ -128,7 +129,7 @@ class SitePageData:
 
     def decision(self, name: str) -> Decision:
         """Return everything that the person deciding on a request is shown. name: id of the request. Raises
-        Refusal if it is not stored, ConfigError if its terms cannot be read."""
+        Refusal if the request is not stored, ConfigError if its terms cannot be read."""
         with self._deciding:
             entry, terms = self._find(name)
             looked = self._look(entry, terms)
@@ -152,7 +153,8 @@ class SitePageData:
         return look(self._config, terms, analysts, counts, misfit, notes)
 
     def _count(self, terms: Terms) -> Counts | None:
-        """Count the rows under these terms; None if there are none, or a session is in progress."""
+        """Count the rows under these terms. Returns None if the party contributes no rows, or if a session is
+        in progress."""
         config = self._config
         if config.data is None or config.party not in terms.holders or self._state.is_busy:
             return None
@@ -246,7 +248,7 @@ def _or_why(read: Callable[[], T]) -> tuple[T | None, str]:
 
 
 def _in_words(value: object) -> str:
-    """Return a policy value as text: as in the file, but columns by role."""
+    """Format a policy value as in the file, except that columns are listed by role."""
     if value is None:
         return "none"
     if isinstance(value, dict):
@@ -316,8 +318,8 @@ ABOUT = About(
 
 
 def site_page(config: SitePageConfig, office: SitePageData, log: Any) -> WebApp:
-    """Create the web application of a site's page, and listen. Raises ConfigError if it cannot listen or the
-    token file is missing."""
+    """Create the web application for a site's page, and start listening on its address. Raises ConfigError if
+    it cannot listen there, or if the token file is missing."""
     if not config.tokens.exists():
         raise ConfigError(
             "page-tokens-missing",

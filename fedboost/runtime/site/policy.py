@@ -1,11 +1,11 @@
 """A site's policy, the `[policy]` table of party.toml: its keys, and the rules that terms must satisfy.
 
 Guarantees: `Policy.permit` runs before any row is read, whatever the aggregator claims. Every rule depends
-only on the terms and on verified signatures of the model in them. A person is asked last, about terms that
-break no other rule. By default everything is refused, until a site names parties, analysts and columns, or
-approves terms (`fedboost approve`).
-Raises: Refused for terms that break a rule, in one sentence with the site, the key, its value and the remedy.
-The names that a site allows never leave it: they are only in the error's `detail`.
+only on the terms and on verified signatures of the model in them. A person is asked only about terms that
+satisfy all other rules. By default, everything is refused until a site names parties, analysts and columns,
+or approves terms (`fedboost approve`).
+Raises: Refused if terms break a rule. The message is one sentence that names the site, the key, the key's
+value and the remedy. The names that a site allows never leave it: they are only in the error's `detail`.
 """
 
 import math
@@ -39,8 +39,8 @@ MAX_ROWS_PER_LEAF = 1_000_000_000
 MAX_BUDGET_EPSILON = 100.0
 """Largest allowed budget; a larger epsilon gives no meaningful protection."""
 MIN_ROWS_PER_BIN = 10
-"""Minimum number of rows per bin where labels are hidden, unless the policy sets another: the default of
-`min_rows_per_leaf`. The loss in model quality is within random variation (docs/vertical.md)."""
+"""Minimum number of rows per bin where labels are hidden, unless the policy sets another. It equals the
+default of `min_rows_per_leaf`. The loss in model quality is within random variation (docs/vertical.md)."""
 PINNED = ("parties", "analysts", "columns")
 """Keys whose values are names. Every approval lists them in full."""
 
@@ -70,10 +70,10 @@ class ColumnRules(Frozen):
 class Policy(Frozen):
     """Limits on the terms that a site accepts: the keys of its `[policy]` table, see docs/policy.md.
 
-    "min_" keys are compared with totals over all parties. Default of keys that are None: parties, analysts,
-    columns and label_holders allow no names; min_rows_per_bin is MIN_ROWS_PER_BIN if columns are hidden, else
-    1; max_label_epsilon does not require noise; colluding follows from the number of parties; epsilon and
-    delta set no budget (a budget refuses terms without noise).
+    "min_" keys are compared with totals over all parties. Keys that are None have these defaults: parties,
+    analysts, columns and label_holders allow no names; min_rows_per_bin is MIN_ROWS_PER_BIN if columns are
+    hidden, else 1; max_label_epsilon does not require noise; colluding follows from the number of parties;
+    epsilon and delta set no budget (a budget refuses terms without noise).
     """
 
     model_config = ConfigDict(use_attribute_docstrings=True)  # first what the key sets, then why
@@ -83,7 +83,7 @@ class Policy(Frozen):
     analysts: Literal["any"] | tuple[Name, ...] | None = None
     """Analysts whose requests this site accepts. The analyst decides what is asked about the rows."""
     columns: Literal["any"] | ColumnRules | None = None
-    """Columns the terms may use. Sessions reveal something about each, most of all about a label."""
+    """Columns that terms may use. Sessions reveal something about each column, most of all about a label."""
     tasks: tuple[TaskName, ...] = Field(default=get_args(TaskName), min_length=1)
     """Session types that are allowed. Each type reveals different things about the rows."""
     protections: tuple[ProtectionName, ...] = Field(default=("masked",), min_length=1)
@@ -94,19 +94,19 @@ class Policy(Frozen):
     label_holders: Literal["any"] | tuple[Name, ...] | None = None
     """Parties that may hold the labels. A dishonest label holder can craft gradients to isolate rows."""
     rows: tuple[Rows, ...] = Field(default=("common", "in_order"), min_length=1)
-    """Ways to match rows. With "label_holder", that party learns which of its rows this site has."""
+    """Ways to match rows. With "label_holder", the label holder learns which of its rows this site has."""
     min_common_rows: int = Field(default=1000, ge=1)
-    """Minimum number of matched rows. With few of them, a row that a split separates can be identified."""
+    """Minimum number of matched rows. If there are few, a row that a split separates can be identified."""
     repeated_ids: bool = False
     """Allow ids that occur in several rows. Feature holders learn the number of rows per id, and all rows of
     a leaf may belong to one person."""
     max_foreign_ids: int = Field(default=MAX_IDS, ge=1)
-    """Maximum number of ids per party. A party that enters all possible ids learns which this site has."""
+    """Maximum number of ids per party. A party with all possible ids learns which ids this site has."""
     max_predicted_rows: int = Field(default=0, ge=0)
     """Maximum number of rows that this site helps to predict, over all sessions. For each row, the label
     holder learns on which side of this site's splits it falls."""
     max_splits: int = Field(default=MAX_SPLITS, ge=1)
-    """Maximum total of splits on this site's columns. Each one reveals to others which rows go left."""
+    """Maximum number of splits on this site's columns. Each split reveals to others which rows go left."""
     model: Literal["parties", "whole"] = "parties"
     """Models that may result: only "parties" (each party keeps its part), or also "whole". A whole model
     contains the thresholds of this site's columns and predicts without this site."""
@@ -115,7 +115,7 @@ class Policy(Frozen):
     min_rows_per_bin: int | None = Field(default=None, ge=1, le=MAX_ROWS_PER_BIN)
     """Minimum number of rows per bin. The sums of a smaller bin reveal the labels of its rows."""
     max_label_epsilon: float | None = Field(default=None, gt=0)
-    """Maximum epsilon of noise on labels. Gradients reveal labels; the noise limits how much of each."""
+    """Maximum epsilon of noise on labels. Noise limits how much gradients reveal about each label."""
     on_loss: tuple[Literal["wait", "shrink", "stop"], ...] = Field(default=("wait", "stop"), min_length=1)
     """Reactions to a disconnected party that are allowed. With "shrink", the difference between two sums can
     reveal the values of a single site that left or returned."""
@@ -130,7 +130,7 @@ class Policy(Frozen):
     max_rounds: int = Field(default=1000, ge=1)
     """Maximum number of rounds. Each round reveals sums over additional sets of rows."""
     max_depth: int = Field(default=8, ge=1)
-    """Maximum depth of trees. Deep trees have leaves with single rows."""
+    """Maximum depth of trees. Deep trees may have leaves with a single row."""
     max_trees_per_round: int = Field(default=100, ge=1)
     """Maximum number of trees per round. Each tree reveals sums over additional sets of rows."""
     max_trials: int = Field(default=32, ge=0)
@@ -146,24 +146,24 @@ class Policy(Frozen):
     party_metrics: bool = False
     """Allow metrics per party. Metrics of this site's rows are then readable even if its sums are hidden."""
     validation: bool = False
-    """Allow validation rows. Metrics of each round, or of sets that differ by a row, reveal their labels."""
+    """Allow validation rows. Metrics of each round, or of sets that differ by a row, reveal labels."""
     base_margin: bool = False
-    """Allow a base margin column. Metrics reveal how its values are distributed, down to the last row."""
+    """Allow a base margin column. Metrics reveal how its values are distributed, down to individual rows."""
     continue_models: bool = False
-    """Allow continuing an existing model. Trees made by others may isolate single rows in a leaf."""
+    """Allow continuing an existing model. Trees made by others may isolate individual rows in a leaf."""
     evaluate: Literal["own", "any"] = "own"
     """Models that may be evaluated: "own" (signed by this site or evaluate_signers) or "any". A model made by
-    others may have leaves with single rows, about which its scores reveal something."""
+    others may have leaves with a single row, and its scores reveal something about such rows."""
     evaluate_signers: tuple[Name, ...] = ()
     """Parties whose signature on a model is accepted. The signer vouches for the leaves of the model."""
     min_count: int = Field(default=10, ge=1)
-    """Minimum `min_count` of terms. Counts of few rows, by level or label, are about those few people."""
+    """Minimum `min_count` of terms. Counts of few rows, by level or label, describe those few people."""
     subgroups: bool = False
     """Allow results by subgroup. Errors and rates by sex or ward are about one group, which may be small."""
     vote_top_k: int = Field(default=0, ge=0)
     """Maximum `vote_top_k` of terms. If all parties vote alike, the vote of each is known."""
     subsample: float = Field(default=1.0, gt=0, le=1)
-    """Minimum share of rows drawn per round. Sums over many known samples together reveal single rows."""
+    """Minimum share of rows drawn per round. Sums over many known samples together reveal individual rows."""
     min_key_bits: int = Field(default=3072, ge=1)
     """Minimum size of encryption keys. Shorter keys may be broken while the data is still sensitive."""
     colluding: int | None = Field(default=None, ge=0)
@@ -176,7 +176,7 @@ class Policy(Frozen):
     max_sessions: int = Field(default=MAX_SESSIONS, ge=1)
     """Maximum number of sessions with these rows. Each session reveals another set of sums over them."""
     similar_groups: bool = False
-    """Allow sessions with similar groups. Two sums over groups that differ by one party reveal its sum."""
+    """Allow sessions with similar groups. If two groups differ by one party, that party's sum is revealed."""
     approval: Literal["auto", "ask"] = "auto"
     """Whether a person is asked: "auto" (no) or "ask". With "ask", a person at this site decides on every
     session."""
@@ -246,9 +246,9 @@ class Policy(Frozen):
             ask: called with a summary of the terms if approval is "ask"; returns whether the person agrees,
                 or raises Refused. None if no person can be asked.
             analyst: who signed the request; '' if unsigned.
-            signers: verified signers of the model that the terms measure; None if not checked.
+            signers: verified signers of the model in the terms; None if not checked.
         """
-        # All rules first: a person is asked only about terms that they allow, and cannot waive one here.
+        # All rules come first: a person is asked only about terms that satisfy them, and cannot waive any.
         if broken := [*self.breaches(terms, analyst, party, signers)]:
             raise broken[0].refusal(party, () if terms.task.by_analyst else broken)
         if self.approval == "ask":
@@ -275,8 +275,7 @@ class Policy(Frozen):
     def breaches(
         self, terms: Terms, analyst: str = "", party: str = "", signers: "ModelSigners | None" = None
     ) -> Iterator["Breach"]:
-        """Yield every rule that the terms break, except approval by a person. The arguments are those of
-        `permit`."""
+        """Yield every rule that the terms break, except approval by a person. Arguments: as for `permit`."""
         # In the order of refusals, for the first breach. Who takes part comes first: an analyst whom the site
         # does not know is refused before any limit is named. Then the columns, and last the settings.
         yield from filter(None, (_parties(self, terms), _analysts(self, terms, analyst), _tasks(self, terms)))
@@ -307,7 +306,7 @@ SHOWN_NAMES = 8
 class Breach:
     """A policy rule that some terms break.
 
-    key, value: the rule as written in the file. why: a clause about the terms. instead: a change of the terms
+    key, value: the rule as written in the file. why: a clause about the terms. instead: a change to the terms
     that would comply. allow: the value of the key that would allow the terms, or a tuple of names to add;
     None if no approval can allow them. detail: text for the site's own log only.
     """
@@ -326,7 +325,7 @@ class Breach:
 
     @property
     def setting(self) -> str:
-        """Change of the policy file that would allow the terms; '' if there is none."""
+        """Change to the policy file that would allow the terms; '' if there is none."""
         if self.allow is None:
             return ""
         if not isinstance(self.allow, tuple):
@@ -336,9 +335,9 @@ class Breach:
         return f"add {named}{f' and {more} more' if more > 0 else ''} to {self.key}"
 
     def refusal(self, party: str, predicting: "Sequence[Breach]" = ()) -> Refused:
-        """Return the error that tells the analyst why the site refuses. predicting: for a prediction session,
-        all rules that it breaks. Such a session has no terms file to approve, so the only remedy is to change
-        the policy."""
+        """Return the error that explains to the analyst why the site refuses. predicting: for a prediction
+        session, all rules that it breaks. Such a session has no terms file to approve, so the only remedy is
+        to change the policy."""
         change = f"run `{COMMAND}` at that site" if self.allow is not None else ""
         if predicting:
             settings = ", ".join(filter(None, (breach.setting for breach in predicting)))
@@ -359,7 +358,7 @@ def _allowing(names: tuple[str, ...] | None) -> str:
 
 
 def _not_chosen(key: str, allowed: tuple[str, ...], setting: str, value: str) -> Breach | None:
-    """Return the breach if the policy does not list this setting, else None. '' is always allowed."""
+    """Return the breach if the policy does not list this value, else None. The value '' is always allowed."""
     if not value or value in allowed:
         return None
     instead = f'set {setting} = "{allowed[0]}"'
@@ -403,7 +402,7 @@ def _forbids(key: str, found: Callable[[Terms], str], instead: str = "remove it"
 def _limit(key: str, number_of: Callable[[Terms], int | None], found: str, instead: str = "") -> Rule:
     """Return a rule for a numeric key: a lower limit for a min_ key, else an upper limit. number_of: returns
     the number in the terms, or None. found: clause about the terms, with {} for the number. instead: remedy,
-    with {} for the limit; without it, `found` is the name of a setting."""
+    with {} for the limit; if it is '', `found` is the name of a setting."""
     has, change = (found, instead) if instead else (f"have {found} = {{}}", f"set {found} = {{}}")
 
     def rule(policy: Policy, terms: Terms, party: str) -> Breach | None:
@@ -507,8 +506,8 @@ def _budget(policy: Policy, terms: Terms, party: str) -> Breach | None:
 
 
 def _unless_noise_hides(rule: Rule) -> Rule:
-    """Waive a rule about the rows of a leaf or level if noise hides them and a budget limits the loss of
-    privacy."""
+    """Return a rule about the rows of a leaf or level that is waived if noise hides these rows and a budget
+    limits the loss of privacy."""
 
     def own(policy: Policy, terms: Terms, party: str) -> Breach | None:
         hides = terms.noise is not None and terms.noise.placement != "central"
@@ -543,8 +542,8 @@ def _min_rows_per_leaf(policy: Policy, terms: Terms, party: str = "") -> Breach 
 
 
 def rows_per_leaf(terms: Terms) -> tuple[int, str]:
-    """Return the minimum number of rows, over all parties, in a leaf of a tree that splits. If no setting
-    guarantees more than one, also return why, else ''."""
+    """Return the minimum number of rows, over all parties, in a leaf of a tree that splits. Also return why
+    no setting guarantees more than one row; '' if one does."""
     weight = terms.columns.weight
     if weight is not None:
         return 1, f"no minimum is guaranteed with the row weights of column {quoted(weight)!r}"
@@ -565,7 +564,7 @@ def rows_per_leaf(terms: Terms) -> tuple[int, str]:
 
 
 def _rows_per_hessian(terms: Terms) -> int | None:
-    """Return rows per unit of hessian; None for other packages' objectives, which are not trusted."""
+    """Return the number of rows per unit of hessian; None for untrusted objectives of other packages."""
     return terms.objective.loss.rows_per_hessian if terms.objective.name in OBJECTIVES else None
 
 
@@ -598,7 +597,7 @@ def _min_count(policy: Policy, terms: Terms, party: str) -> Breach | None:
 
 
 def _few_rows(policy: Policy, terms: Terms, party: str) -> Breach | None:
-    """Return the breach by training results other than trees: a reference distribution, target means."""
+    """Return the breach of `min_count` by results of training other than trees; None if there is none."""
     tells = terms.evaluation.reference or have_folds(terms)
     return _min_count(policy, terms, party) if tells else None
 
@@ -613,13 +612,13 @@ def _quantile(terms: Terms) -> str:
 
 
 def _levels_summed(terms: Terms) -> str:
-    """Return a clause about labels summed by level. Other tasks only read the means in an existing model."""
+    """Return a clause about labels that are summed by level; '' if there are none. Only for training."""
     names = [quoted(name) for name in terms.columns.target_means]
     return f"the terms sum labels by level of {names[0]!r} (columns.target_means)" if names else ""
 
 
 def _continues(terms: Terms) -> str:
-    why = "the terms continue a model (xgb_model), whose trees may isolate single rows"
+    why = "the terms continue a model (xgb_model), whose trees may isolate individual rows"
     return "" if terms.xgb_model is None else why
 
 
@@ -661,7 +660,7 @@ _metrics_at_thresholds = _forbids("metrics_at_thresholds", _at_threshold)
 
 
 def _threshold(policy: Policy, terms: Terms, party: str) -> Breach | None:
-    """Return the breach by an evaluation's threshold, which separates rows or selects metrics."""
+    """Return the breach by an evaluation's threshold, or by metrics at a threshold; None if there is none."""
     threshold = terms.evaluation.threshold
     if threshold in EDGES:
         return _metrics_at_thresholds(policy, terms, party)
@@ -794,9 +793,9 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "drift": (*_OF_COUNTS, _base_margin),
     "predict": _OF_EVERY_TASK,
 }
-"""Rules of each task, in the order in which they are checked: a refusal names the first one broken. Rules on
-measured models are in `_breaches_of_model`. Predictions have only the limit max_predicted_rows: they get no
-noise, and no budget is charged."""
+"""Rules of each task, in the order in which they are checked: a refusal names the first broken rule. Rules
+about models to evaluate are in `_breaches_of_model`. Predictions get no noise, and no budget is charged;
+`max_predicted_rows` limits them instead."""
 _by_columns = _forbids(
     "by_columns", lambda terms: f"the terms have {terms.vertical.key}", "give every party all columns"
 )
@@ -857,7 +856,7 @@ def _breaches_of_model(policy: Policy, terms: Terms, party: str, signers: ModelS
         yield Breach("evaluate", '"own"', why, instead, "any", _allowing(policy.evaluate_signers))
         return
     if trained.earlier is not None and not policy.continue_models:
-        why = "the model continued another one, whose trees may isolate single rows"
+        why = "the model continued another one, whose trees may isolate individual rows"
         yield Breach("continue_models", "false", why, "use a model trained from scratch", True)
     if few := _min_rows_per_leaf(policy, trained):
         instead = few.instead and f"in its training {few.instead}"
@@ -867,7 +866,7 @@ def _breaches_of_model(policy: Policy, terms: Terms, party: str, signers: ModelS
 
 
 def origin_of(policy: Policy, terms: Terms, party: str, signers: ModelSigners) -> ModelOrigin | None:
-    """Return who made the model that terms measure, to show to a person; None if they measure none."""
+    """Return who made the model in the terms, for display; None if the session does not measure a model."""
     if not terms.task.measures:
         return None
     accepted, rows = _accepted(policy, party, signers), 1
@@ -887,7 +886,7 @@ def _accepted(policy: Policy, party: str, signers: ModelSigners) -> frozenset[st
 
 
 def _contradiction(terms: Terms, trained: Terms) -> str:
-    """Return how the covers in the model file contradict its training terms; '' if they do not."""
+    """Return how the covers in the model file contradict the model's training terms; '' if they do not."""
     assert terms.earlier is not None
     least = np.float32(trained.trees.min_child_weight)
     first = len(trained.roots) * trained.constant_rounds

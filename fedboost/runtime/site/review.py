@@ -1,12 +1,12 @@
-"""Analysts' preflight checks at a site (would it take part under these terms?), and their requests for its
-page.
+"""Preflight checks at a site, i.e. whether it would take part under an analyst's terms, and the analysts'
+requests that the site's page lists.
 
 A check is answered outside a session. It is recorded in the audit log, but does not count as a session.
 
 Guarantees: an analyst named by the site's policy, or by its approval of these terms, learns everything that
 conflicts with the terms: rules, budget, missing columns, wrong types. Any other caller learns no more than
-the first sentence of a refusal. No answer depends on the value of a row; whether the rows fit the terms shows
-only in a session, where misfits are counted. No person is asked.
+the first sentence of a refusal. No answer depends on the value of a row; whether the rows fit the terms is
+revealed only in a session, where misfits are counted. No person at the site is asked.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ def check_unread(
 
     Args:
         party: this site's name.
-        credentials: certificates that it trusts; None without keys.
+        credentials: certificates that the site trusts; None if it has no keys.
         text: canonical terms, not parsed yet.
         request: the analyst's signed request, if any.
         wish: purpose of the signature, SESSION or CHECK.
@@ -72,8 +72,8 @@ def check_unread(
 
 
 def analyst_of(offer: Offer, credentials: Credentials | None) -> str:
-    """Return the analyst who signed an offer; '' if it has no valid signature, in which case the session
-    leaves it."""
+    """Return the analyst who signed an offer; '' if the offer has no valid signature, in which case the party
+    leaves the session."""
     if credentials is None or offer.request is None:
         return ""
     try:
@@ -88,11 +88,12 @@ def analyst_of(offer: Offer, credentials: Credentials | None) -> str:
 
 
 MAX_CHECKS_A_DAY = 100
-"""Maximum number of distinct terms checked for one analyst per day (UTC). Each takes half a kilobyte of the
-audit log, and reveals a little about the site's policy and column names."""
+"""Maximum number of distinct terms checked for one analyst per day (UTC). Each check adds half a kilobyte to
+the audit log, and reveals a little about the site's policy and column names."""
 
 Told = Callable[[Terms, str, Sequence[str]], None]
-"""Takes the checked terms, the analyst who signed them, and this site's reasons against them."""
+"""Function that takes the checked terms, the analyst who signed them, and this site's reasons against
+them."""
 
 
 def today() -> str:
@@ -101,8 +102,8 @@ def today() -> str:
 
 @dataclass(eq=False)
 class CheckBook:
-    """Counts and records the checks that this process answers, by analyst ('' without keys). told: called
-    with each one."""
+    """Counts and records the checks that this process answers, by analyst ('' if there are no keys). told:
+    called with each check."""
 
     _memory: FileMemory
     _told: Told
@@ -111,7 +112,7 @@ class CheckBook:
     """Today's answers, by analyst and digest of the terms."""
 
     def check(self, party: str, terms: Terms, analyst: str) -> None:
-        """Raise Refused if this analyst has had too many distinct terms checked today."""
+        """Raise Refused if too many distinct terms were checked for this analyst today."""
         if (day := today()) != self._day:
             self._day, self._answers = day, {}
         answers = self._answers.setdefault(analyst, {})
@@ -123,8 +124,8 @@ class CheckBook:
             )
 
     def note(self, terms: Terms, analyst: str, reasons: Sequence[str]) -> None:
-        """Record an analyst's check in the audit log before it is answered; the same answer once a day.
-        Raises DurabilityError or Refused if it cannot be written."""
+        """Record an analyst's check in the audit log before it is answered. The same answer to the same check
+        is recorded once a day. Raises DurabilityError or Refused if the log cannot be written."""
         answers = self._answers.setdefault(analyst, {}).setdefault(terms.digest, set())
         if (would := not reasons) not in answers:
             self._memory.checked(terms.digest, analyst, would)
@@ -136,10 +137,10 @@ class CheckBook:
 
 
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 10.0
-"""Shortest and longest pause between two checks. In between, the pause is as long as the check took, because
-an aggregator could ask indefinitely."""
+"""Minimum and maximum seconds between two checks. Within these limits, the pause is as long as the check
+took, because an aggregator could request checks indefinitely."""
 MAX_LOGGED = 8
-"""Maximum number of reasons of a check in the log; the analyst gets all of them."""
+"""Maximum number of reasons that the log lists for a check; the analyst receives all of them."""
 NO_LIMITS = Limits(NO_LIMIT, similar_groups=True, max_predicted_rows=NO_LIMIT, max_splits=NO_LIMIT)
 """Limits under which only rules that no policy can change lead to a refusal."""
 ASKED = "a person at that site is asked about each session"
@@ -149,8 +150,8 @@ UNWRITTEN = "it cannot write its audit log; its own log says why"
 
 @dataclass(eq=False)
 class CheckStream:
-    """Answers preflight checks at a site. credentials: returns its current ones, None without keys; busy:
-    returns whether a session is in progress; book: counts and records the checks."""
+    """Answers preflight checks at a site. credentials: returns the site's current credentials, None if there
+    are no keys; busy: returns True if a session is in progress; book: counts and records the checks."""
 
     _config: PartyConfig
     _rows: SiteRows
@@ -159,7 +160,7 @@ class CheckStream:
     _book: CheckBook
     _log: Any
     _answering: threading.Lock = field(default_factory=threading.Lock)
-    """Held while a check is answered; one from a lost connection may still be in progress."""
+    """Held while a check is answered; a check from a lost connection may still be in progress."""
 
     async def serve(self, opened: Any) -> None:
         """Answer preflight checks until the connection is lost or the task is cancelled. opened: the gRPC
@@ -178,7 +179,7 @@ class CheckStream:
             call.cancel()
 
     def _answer(self, data: bytes) -> bytes:
-        """Answer one encoded check, in a thread; returns the encoded answer."""
+        """Return the encoded answer to an encoded check. Runs in a thread."""
         review = decode_review(data)
         if not self._answering.acquire(blocking=False):
             return encode_objections(Objections(review.number, (LATER,)))
@@ -262,7 +263,7 @@ def pause_after(seconds: float) -> float:
 
 
 def _refusal(check: Callable[[], object]) -> str:
-    """Return the sentence with which a check refuses; '' if it does not."""
+    """Return the public text of the Refused error that a check raises; '' if it raises none."""
     try:
         check()
     except Refused as error:
@@ -287,20 +288,20 @@ def _without_name(reason: str, party: str) -> str:
 
 
 # ---- Requests of analysts for sessions and checks, in the site's store ----------------------------------
-# There is one row per terms and analyst, with the site's last answer. Number and bytes are bounded: beyond
-# that, the oldest request of the analyst with the most is dropped. A failure here does not end a session; it
-# is a warning in the log.
+# There is one row per terms and analyst, with the site's last answer. The number and size of the rows are
+# limited: beyond the limits, the oldest request of the analyst with the most data is dropped. A failure here
+# does not end a session; it is a warning in the log.
 
 
 MAX_REQUESTS = 64
 MAX_TERMS_BYTES = 4 << 20
-"""Maximum size in bytes of the terms in a stored request: as large as an analyst can send."""
+"""Maximum size in bytes of the terms in a stored request: the largest size that an analyst can send."""
 MAX_BYTES = 64 << 20
 """Maximum total size in bytes of all stored requests."""
 MAX_ANSWER = 2000
 """Maximum number of characters stored of an answer."""
 SAME_SECONDS = 60.0
-"""Seconds after which the same request with the same answer is written again."""
+"""Minimum seconds before the same request with the same answer is written again."""
 ANSWERING = "it has not been answered yet"
 
 
@@ -392,7 +393,8 @@ class RequestLog:
 
 
 def _beyond_room(known: Mapping[str, StoredRequest]) -> list[str]:
-    """Return the requests to drop: the oldest of the analysts with the most, until the limits are met."""
+    """Return the names of the requests to drop until the limits are met: each time, the oldest request of the
+    analyst with the most data."""
     left, drop = dict(known), list[str]()
     while len(left) > MAX_REQUESTS or sum(entry.bytes for entry in left.values()) > MAX_BYTES:
         sizes = Counter[str]()
@@ -409,7 +411,8 @@ def _beyond_room(known: Mapping[str, StoredRequest]) -> list[str]:
 
 
 class PageState:
-    """Current state of a party, as shown by its page. requests: None without a page."""
+    """Current state of a party, as shown by its page. requests: log of the analysts' requests, None if the
+    site has no page."""
 
     def __init__(self, config: PartyConfig, store: Store, log: Any) -> None:
         self.live = Activity()
@@ -422,7 +425,7 @@ class PageState:
         return self.live.session is not None
 
     def checked(self, terms: Terms, analyst: str, reasons: Sequence[str]) -> None:
-        """Store a check of terms, from any thread."""
+        """Store a preflight check. May be called from any thread."""
         if self.requests is not None:
             self.requests.note(terms, analyst, "", "; ".join(reasons))
 
@@ -454,7 +457,7 @@ class PageState:
         self._note(ANSWERING)
 
     def ended(self, answer: str) -> None:
-        """Clear the current session. answer: why this site left it, '' otherwise."""
+        """Clear the current session. answer: why this site left the session, '' if it did not leave."""
         self._note(answer)
         self.live.session = None
 

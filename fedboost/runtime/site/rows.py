@@ -1,8 +1,9 @@
-"""The rows of a site: a table that is read when its process starts, and again when its files have changed.
+"""The rows of a site: a table that is read when the site's process starts, and again when its files have
+changed.
 
-Guarantees: each reading is a line in the log. A session keeps the rows that it started with. Offers that the
-rows did not fit are counted over all analysts together. A check of terms sees the names and types of columns,
-and nothing that depends on a value of a row.
+Guarantees: the log has a line for each time that the table was read. A session keeps the rows that it started
+with. Offers that the rows did not fit are counted over all analysts together. A check of terms sees the names
+and types of columns, and nothing that depends on a value of a row.
 """
 
 import re
@@ -73,14 +74,15 @@ class Names(Frozen):
                 yield f"level {twice!r} of {name!r} has two names: keep one"
 
     def here(self, columns: Schema) -> dict[str, str]:
-        """Return the names of these columns in the table, by name in the terms; only those that differ."""
+        """Return the names of these columns in the table, by name in the terms, where the two names
+        differ."""
         names = {name: self.names.get(name, name) for name in (*columns.others, *columns.features)}
         if self.row_id is not None and columns.row_id is not None:
             names[columns.row_id] = self.row_id
         return {name: own for name, own in names.items() if own != name}
 
     def told(self, columns: Schema) -> str:
-        """Return the columns with different names at this site, with their levels, as text."""
+        """Describe the columns that have different names at this site, with their levels."""
         words = []
         for name, own in self.here(columns).items():
             levels = self.levels.get(name, {})
@@ -120,8 +122,8 @@ class SiteTable:
         return name if own == name else f"{name} ({own})"
 
     def explained(self, text: str) -> str:
-        """Return a text for the site's own people: each quoted name is followed by the name in the table if
-        that differs."""
+        """Return a text for the site's own staff, in which each quoted name is followed by the name in the
+        table if the two differ."""
 
         def both(found: re.Match[str]) -> str:
             name = found[0][1:-1]
@@ -148,8 +150,8 @@ def site_rows(config: PartyConfig, options: ReadOptions | None = None) -> SiteTa
 
 
 def named(table: Table, names: Names, source: str) -> SiteTable:
-    """Return a table with its columns named as in terms. Raises ConfigError whose message starts with
-    `source`, the file of names."""
+    """Return a table with its columns named as in terms. Raises ConfigError if that fails; its message starts
+    with `source`, the path of the file of names."""
     columns = names.names or {name: name for name in dense_of(table).column_names}
     if names.row_id is not None:
         columns = {**columns, IDS: names.row_id}
@@ -165,20 +167,20 @@ def named(table: Table, names: Names, source: str) -> SiteTable:
 KeyOf = Callable[[Terms], bytes]
 ModelOf = Callable[[Terms], Booster]
 MAX_MISFITS = 10
-"""Number of offers that the rows did not fit, after which all others are refused. Each reveals one bit about
-the rows, and by then a reader of the site's log knows what does not fit."""
+"""Number of offers that the rows may fail to fit before all further offers are refused. Each failure reveals
+one bit about the rows. By then, a reader of the site's log knows what does not fit."""
 SETTLED_SECONDS = 2.0
-"""Files that changed less than this long ago may still be in the course of being written."""
+"""Seconds after its last change during which a file is assumed to be incomplete."""
 MAX_READINGS = 5
-"""Maximum number of times to read files that change meanwhile."""
+"""Maximum number of attempts to read files that change during the reading."""
 
 Stamp = tuple[tuple[str, int, int, int], ...]
 """Path, modification time (ns), size and inode of each file from which rows are read."""
 
 
 class SiteRows:
-    """A site's table, read when this is created. A key holder has none. Raises ConfigError if it cannot be
-    read."""
+    """A site's table, which is read when this object is created. A key holder has no table. Raises
+    ConfigError if the table cannot be read."""
 
     def __init__(self, config: PartyConfig, log: Any) -> None:
         self._config = config
@@ -186,32 +188,32 @@ class SiteRows:
         self._log = log
         self._misfits = 0
         self.reading = threading.Lock()
-        """Held while rows are read or counted: two readings at once would need twice the memory."""
+        """Held while rows are read or counted, because reading twice at once would need twice the memory."""
         self._stamp = self._stamp_now()
         self.table: SiteTable | None = None
-        """The table as last read; None if there is none, and while it is read."""
+        """The table as last read; None if there is no table, or while it is being read."""
         if config.data is not None:
             self.table = self._read()
 
     @property
     def rows(self) -> int:
-        """Number of rows; 0 if there are none, and while they are read."""
+        """Number of rows; 0 if there are none, or while they are being read."""
         return 0 if self.table is None else int(self.table.table.num_rows)
 
     def close(self) -> None:
-        """Do nothing: rows in this process end with it. Rows on workers override this."""
+        """Do nothing, because rows in this process are freed when it ends. `WorkerRows` overrides this."""
 
     def release(self) -> None:
-        """Do nothing: holders of rows in this process drop them. Rows on workers override this."""
+        """Do nothing, because holders in this process drop their rows. `WorkerRows` overrides this."""
 
     def say(self, event: str = "rows read") -> None:
-        """Log the file and its number of rows, if there are any."""
+        """Log the file and its number of rows, if the site has a table."""
         if self.table is not None:
             self._log.info(event, file=shown_source(self._config.data), rows=self.rows)
 
     def refresh(self) -> SiteTable | None:
-        """Return the table as its files are now, and read it again if they have changed. Rows from a database
-        or a URL are read only once. Raises Refused if they cannot be read."""
+        """Return the current table, which is read again if its files have changed. Rows from a database or a
+        URL are read only once. Raises Refused if the rows cannot be read."""
         with self.reading:
             if self._config.data is None or (self.table is not None and self._stamp_now() == self._stamp):
                 return self.table
@@ -225,7 +227,8 @@ class SiteRows:
             return self.table
 
     def _read_again(self) -> SiteTable:
-        """Read files until they do not change meanwhile. Raises ConfigError if they keep changing."""
+        """Read the files until they do not change during the reading. Raises ConfigError if they keep
+        changing."""
         for _ in range(MAX_READINGS):
             self._stamp = self._stamp_now()
             latest = max((changed for _, changed, _, _ in self._stamp), default=0)
@@ -258,8 +261,8 @@ class SiteRows:
             )
 
     def read(self, terms: Terms, site: SiteTable | None = None) -> Shard:
-        """Return the rows as these terms need them. site: the table, by default the one read last. Raises
-        Refused if the rows do not fit the terms, or are being read."""
+        """Return the rows in the form that these terms need. site: the table; by default, the table read
+        last. Raises Refused if the rows do not fit the terms, or are being read."""
         if (table := site or self.table) is None:
             raise Refused("table-reading", f"party {self._party}: its table is being read; try again later")
         with self._counting_misfits():
@@ -268,16 +271,16 @@ class SiteRows:
     def hold(
         self, terms: Terms, secret: bytes, key_of: KeyOf, model_of: ModelOf, table_of: TableOf
     ) -> Holder:
-        """Return the holder of a session's rows. It keeps the rows as they are now, even if their file
-        changes, since it may convert them again later. Raises Refused if the rows cannot be read or do not
-        fit the terms.
+        """Create the holder of a session's rows. It works on a snapshot of the rows, so later changes to
+        their file have no effect, even if the rows are converted again. Raises Refused if the rows cannot be
+        read or do not fit the terms.
 
         Args:
             terms: the session's terms.
             secret: the session's secret.
             key_of: returns the secret for noise on labels.
-            model_of: returns this party's part of the model that terms predict with.
-            table_of: returns the table on which the model in terms was trained.
+            model_of: returns this party's part of the model that the session predicts with.
+            table_of: returns facts about the table on which the model in the terms was trained.
         """
         read = with_label_noise(partial(self.read, site=self.refresh()), self._party, key_of)
         return holder_for(read, self._party, self._config.nthread, model_of, table_of)(terms, secret)
@@ -292,7 +295,7 @@ class SiteRows:
 
     @contextmanager
     def _explaining(self, site: SiteTable) -> Iterator[None]:
-        """Add the columns' names in the table to refusals, for the site's own people."""
+        """Context manager that adds the columns' names in the table to the private details of refusals."""
         try:
             yield
         except SchemaMismatch as error:
@@ -311,13 +314,13 @@ class SiteRows:
         return shard
 
     def _warn(self, site: SiteTable, strange: Iterable[tuple[str, str, int]]) -> None:
-        """Log each column with undeclared categories, with one of them and the number of rows."""
+        """Log each column that has undeclared categories, with one such category and the number of rows."""
         for column, category, count in strange:
             warning = "categories that the terms do not declare count as missing"
             self._log.warning(warning, column=site.both(column), category=shown(category), rows=count)
 
     def names_under(self, terms: Terms) -> dict[str, str]:
-        """Return the columns' names in the table, by name in these terms; only those that differ."""
+        """Return the columns' names in the table, by name in these terms, where the two names differ."""
         columns, site = terms.blocks.columns_of(self._party), self.table
         return {} if site is None else site.names.here(columns)
 
@@ -334,7 +337,7 @@ class SiteRows:
 
     def faults(self, terms: Terms) -> list[str]:
         """Return a sentence for each column in the terms that the table lacks, or whose type cannot be read.
-        No value is looked at."""
+        Values are not examined."""
         if (site := self.table) is None:
             return []
         table, schema = site.under(terms.columns.row_id), terms.blocks.columns_of(self._party)

@@ -1,15 +1,16 @@
 """A site's store: an SQLite file per dataset, with the audit log, the decisions and the parties' memory.
 
 The site names its datasets. Rows that are copied, moved or extended under the same name remain the same
-dataset. Several parties may share a file; each has its own chain of log entries and its own counter.
+dataset. Several parties may share a file; each party has its own chain of log entries and its own counter
+file.
 
 Guarantees: a file is created completely or not at all, readable by its owner only. A transaction is atomic
-and excludes other processes. A finished transaction survives a kill, a durable one also a power failure.
-Deleted content is overwritten. The counter next to the store reveals if the store was replaced by an older
-copy.
+and excludes other processes. A finished transaction survives a kill of the process; a durable transaction
+also survives a power failure. Deleted content is overwritten. The counter file next to the store reveals
+whether the store was replaced by an older copy.
 Raises: ConfigError for a file with a different schema, an altered file, or a file that does not match its
-counter; DurabilityError if a write fails. After a DurabilityError, nothing may leave the site and the process
-must end.
+counter file; DurabilityError if a write fails. After a DurabilityError, nothing may leave the site and the
+process must end.
 """
 
 import errno
@@ -52,8 +53,9 @@ NO_ENTRY: Head = 0, BEFORE_THE_FIRST
 
 
 class Decided(Frozen):
-    """Log event: a person approved or refused terms, or withdrew an approval. terms: their digest. analysts:
-    analysts that the decision covers now. content: SHA-256 of the stored decision; '' if it was withdrawn."""
+    """Log event: a person approved or refused terms, or withdrew an approval. terms: digest of the terms.
+    analysts: analysts to whom the decision applies now. content: SHA-256 of the stored decision; '' if it was
+    withdrawn."""
 
     kind: Literal["approved", "refused", "withdrawn"]
     terms: str
@@ -63,7 +65,7 @@ class Decided(Frozen):
 
 class Kept(Frozen):
     """Log event: a person restored this store from a copy ("restored"), or wrote its entries to a file and
-    removed them ("exported"). known, last: number and hash of the last entry before that."""
+    removed them ("exported"). known, last: number and hash of the last entry before this event."""
 
     kind: Literal["restored", "exported"]
     known: Annotated[int, Field(ge=0)]
@@ -75,7 +77,7 @@ Event = Annotated[Noted | Released | Sent, Field(discriminator="kind")]
 
 
 class Entry(Frozen):
-    """A line of the audit log. time: in UTC. previous: hash of the entry before it."""
+    """An entry, i.e. one line, of the audit log. time: time in UTC. previous: hash of the previous entry."""
 
     n: Annotated[int, Field(ge=1)]
     time: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
@@ -116,7 +118,7 @@ def canonical_event(event: Noted | Release | Relayed) -> str:
 
 def entry_line(n: int, time: str, event: str, previous: str) -> tuple[bytes, str]:
     """Return the line of an entry, and its hash. event: canonical JSON (`canonical_event`). previous: hash of
-    the entry before."""
+    the previous entry."""
     content = f'{{"n":{n},"time":"{time}","event":{event},"previous":"{previous}"'
     digest = hashlib.sha256(f"{content}}}".encode()).hexdigest()
     return f'{content},"hash":"{digest}"}}\n'.encode(), digest
@@ -181,15 +183,15 @@ class Counter:
 
     @classmethod
     def others(cls, store: Path, parties: Iterable[str]) -> list["Counter"]:
-        """Return the counters next to a store that belong to parties other than these."""
+        """Return the counter files next to a store that belong to parties other than these."""
         own = {cls(store, party).path for party in parties}
         return [
             cls(store, "", path.name) for path in sorted(store.parent.glob("*.counter")) if path not in own
         ]
 
     def last(self) -> Head | None:
-        """Return the entry in the last record: None if there is no counter, `NO_ENTRY` if it has no record.
-        Raises ConfigError if the counter cannot be read."""
+        """Return the log entry in the last record; None if there is no counter file, `NO_ENTRY` if it has no
+        record. Raises ConfigError if the counter file cannot be read."""
         with self._reading() as file:
             if file is None:
                 return None
@@ -207,13 +209,13 @@ class Counter:
                 step *= 8
 
     def heads(self) -> set[Head]:
-        """Return number and hash of every recorded entry. Raises ConfigError if the counter cannot be
-        read."""
+        """Return the number and hash of every recorded entry. Raises ConfigError if the counter file cannot
+        be read."""
         return set(map(_head, self._all()))
 
     def promises(self) -> Iterator[DurableRow]:
-        """Yield the durable rows in the counter, in the order of writing: rows that must survive the loss of
-        the store. Raises ConfigError if the counter cannot be read."""
+        """Yield the durable rows in the counter file, in the order of writing. These rows must survive the
+        loss of the store. Raises ConfigError if the counter file cannot be read."""
         for record in self._all():
             with suppress(ValueError, SyntaxError):  # a line that a crash cut short
                 yield from literal_eval((record[3] or b"[]").decode())
@@ -231,14 +233,14 @@ class Counter:
             return
         except OSError as error:
             raise ConfigError(
-                "counter-unreadable", f"{self.path}: cannot read this counter: {error.strerror}"
+                "counter-unreadable", f"{self.path}: cannot read this counter file: {error.strerror}"
             ) from None
         with file:
             yield file
 
     @contextmanager
     def held(self) -> Iterator[int]:
-        """Lock the counter within this context, and yield its file descriptor. A missing counter is created.
+        """Context manager that locks the counter file and yields its descriptor. A missing file is created.
         Raises DurabilityError if the file cannot be opened or locked."""
         with self.written():
             file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, OWNER_ALONE)
@@ -250,7 +252,7 @@ class Counter:
             os.close(file)
 
     def count(self, file: int, head: Head, promises: Sequence[DurableRow], durable: bool) -> None:
-        """Append a record to the locked counter. Raises DurabilityError if it cannot be written.
+        """Append a record to the locked counter file. Raises DurabilityError if the file cannot be written.
 
         Args:
             file: descriptor from `held`.
@@ -270,18 +272,18 @@ class Counter:
 
     @contextmanager
     def written(self) -> Iterator[None]:
-        """Convert an OSError about the counter's file to a DurabilityError."""
+        """Context manager that converts an OSError about the counter file to a DurabilityError."""
         try:
             yield
         except OSError as error:
             raise DurabilityError(
-                f"{self.path}: cannot write this counter: {error.strerror}; fix the cause and restart this "
-                f"party: its session then continues"
+                f"{self.path}: cannot write this counter file: {error.strerror}; fix the cause and restart "
+                f"this party: its session then continues"
             ) from None
 
 
 def _records(data: bytes) -> list[re.Match[bytes]]:
-    """Return the complete, well-formed lines; a crash may have truncated one."""
+    """Return the complete, well-formed lines; a line that a crash has truncated is skipped."""
     lines = data[: data.rfind(b"\n") + 1].splitlines()
     return [record for record in map(_RECORD.fullmatch, lines) if record]
 
@@ -291,14 +293,14 @@ def _head(record: re.Match[bytes]) -> Head:
 
 
 def head_of(file: sqlite3.Connection, party: str) -> Head:
-    """Return number and hash of a party's last log entry; `NO_ENTRY` if it has none."""
+    """Return the number and hash of a party's last log entry; `NO_ENTRY` if it has no entries."""
     query = "SELECT n, hash FROM entries WHERE party = ? ORDER BY n DESC LIMIT 1"
     return file.execute(query, (party,)).fetchone() or NO_ENTRY
 
 
 def follows(file: sqlite3.Connection, party: str, head: Head) -> bool:
-    """Return whether a party's chain contains this entry, or begins right after it because the rest was
-    exported."""
+    """Return whether a party's chain contains this entry, or begins right after it because the entries up to
+    it were exported."""
     if head == NO_ENTRY:
         return True
     query = "SELECT n, hash, line FROM entries WHERE party = ? AND n IN (?, ?) ORDER BY n"
@@ -312,14 +314,16 @@ def follows(file: sqlite3.Connection, party: str, head: Head) -> bool:
 
 
 def check_counter(path: Path, file: sqlite3.Connection, party: str, may_lack: bool = False) -> None:
-    """Raise ConfigError unless the store contains the last entry in the party's counter. may_lack: accept a
-    missing counter, as for other parties that share the store."""
+    """Raise ConfigError unless the store contains the last entry in the party's counter file. may_lack:
+    accept a missing counter file, as for other parties that share the store."""
     counter = Counter(path, party)
     known = counter.last()  # first: another process may append entries between the two reads
     if known is None:
         if head_of(file, party) == NO_ENTRY or may_lack:
             return
-        fault = f"there is no {counter.path.name} next to this memory, which was copied without its counter"
+        fault = (
+            f"there is no {counter.path.name} next to this memory, which was copied without its counter file"
+        )
     elif follows(file, party, known):
         return
     else:
@@ -336,8 +340,8 @@ def _older(path: Path, counter: Counter, lacks: str) -> ConfigError:
 
 
 def lacking(file: sqlite3.Connection, promises: Iterable[DurableRow], ahead: bool) -> list[DurableRow]:
-    """Return the durable rows that a store does not have. promises: rows in a counter. ahead: whether the
-    store has entries after the counter's last one; its decisions are then the newer ones."""
+    """Return the durable rows that a store does not have. promises: rows in a counter file. ahead: True if
+    the store has entries after the last one in the counter file; the store's decisions are then newer."""
 
     def is_there(table: str, row: tuple[Value, ...]) -> bool:
         keys = _keys(table)
@@ -383,10 +387,11 @@ TABLES = {
     "tables": ("party", "session", "rows", "hash"),
     "row_sets": ("party", "session", "rows", "bits"),
 }
-"""Columns of each table. Values that change each turn, and those deleted at a session's end, have their own
-tables. `known`, `standing` and `question` are JSON of classes in `fedboost.protocol.site`. `decisions`
-contains approvals and refusals, empty if withdrawn; `labels` the epsilon of noise on labels and a hash of its
-key; `tables` the number of rows and their hash; `row_sets` the rows that a session measured or held out."""
+"""Columns of each table. Values that change each turn, and values that are deleted at a session's end, have
+their own tables. `known`, `standing` and `question` are JSON of classes in `fedboost.protocol.site`.
+`decisions` contains approvals and refusals, empty if withdrawn. `labels` contains the epsilon of noise on
+labels and a hash of the noise's key, `tables` contains the number of rows and their hash, and `row_sets`
+contains the rows that a session measured or held out."""
 _KEYS = {
     "site": "dataset",
     "entries": "party, n",
@@ -421,8 +426,8 @@ class Store:
     """An open store (the SQLite file of a dataset), to which one party writes."""
 
     def __init__(self, path: Path, party: str, restored: bool = False) -> None:
-        """Open and check an existing file. restored: accept a file that is older than its counter; the next
-        entry records this. Raises ConfigError if the file cannot be used."""
+        """Open and check an existing file. restored: accept a file that is older than its counter file; the
+        next entry records this. Raises ConfigError if the file cannot be used."""
         self.path, self.party = path, party
         self._counter = Counter(path, party)
         self._appended: Head | None = None
@@ -437,7 +442,7 @@ class Store:
         # A process that was killed before it could overwrite deleted content left it in this log.
         self._to_overwrite = os.path.getsize(f"{path}-wal") > 0
         self._counted: tuple[tuple[int, ...], Head] | None = None
-        """Where the counter ended when this process last wrote to it, and the entry that it wrote."""
+        """Extent of the counter file after this process last wrote to it, and the entry that was written."""
         try:
             if not restored:
                 self._catch_up()
@@ -449,8 +454,8 @@ class Store:
         self._file.close()
 
     def _catch_up(self) -> None:
-        """Check all counters, and record entries that a crash left uncounted. Raises ConfigError if a counter
-        does not match the store, DurabilityError if it cannot be written."""
+        """Check all counter files, and count the party's entries that a crash left uncounted. Raises
+        ConfigError if a counter file does not match the store, DurabilityError if it cannot be written."""
         check_counters(self.path, self._file)
         check_counter(self.path, self._file, self.party)
         with self._counter.held() as counter:
@@ -466,7 +471,7 @@ class Store:
                 sync_folder(self.path.parent)
 
     def _all_promises(self) -> list[DurableRow]:
-        """Return all durable rows of the party; the counter may lack some."""
+        """Return all durable rows of the party; the counter file may lack some."""
         return [
             (table, row)
             for table in PROMISED
@@ -477,8 +482,9 @@ class Store:
 
     @contextmanager
     def transaction(self, durable: bool = True) -> Iterator[sqlite3.Connection]:
-        """Run a transaction that excludes other processes; it is rolled back on error. durable: whether to
-        wait for the disk. Raises DurabilityError if it cannot be written."""
+        """Context manager that runs a transaction, which excludes other processes and is rolled back on
+        error. durable: True to wait for the disk. Raises DurabilityError if the transaction cannot be
+        written."""
         # The lock orders this party's writers, threads of this process included: entries are chained and
         # counted in the same order.
         # A crash between COMMIT and the count leaves the store ahead:
@@ -536,8 +542,8 @@ class Store:
         self._appended = n + 1, digest
 
     def promise(self, file: sqlite3.Connection, table: str, *row: Value) -> None:
-        """Write a durable row within a transaction: it also goes to the counter, so it survives the loss of
-        the store."""
+        """Write a durable row within a transaction. It is also written to the counter file, so that it
+        survives the loss of the store."""
         put(file, table, *row)
         self._promises.append((table, row))
 
@@ -559,7 +565,7 @@ class Store:
         )
 
     def _now(self) -> tuple[tuple[int, int] | None, ...]:
-        """Return device and inode of the file and of its write-ahead log; None for a missing one."""
+        """Return the device and inode of the file and of its write-ahead log; None for a missing file."""
         return _inode(f"{self.path}"), _inode(f"{self.path}-wal")
 
 
@@ -571,7 +577,7 @@ def make_file(path: Path, dataset: str) -> None:
         raise ConfigError(
             "memory-wal-left",
             f"{left} was left behind by a memory that was moved, and SQLite would read it as part of the new "
-            f"one; move it, too",
+            f"memory; move this file, too",
         )
     try:
         make_folder(folder)
@@ -602,7 +608,8 @@ def make_file(path: Path, dataset: str) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder for its owner only, unless it exists. Raises ConfigError if it cannot be created."""
+    """Create a folder that only its owner can access, unless it exists. Raises ConfigError if it cannot be
+    created."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -647,8 +654,8 @@ def open_database(path: Path, tables: Collection[str] = frozenset(TABLES)) -> sq
 
 
 def _check(path: Path, file: sqlite3.Connection, tables: Collection[str]) -> None:
-    """Check a database without executing anything in it. Its schema, which may come from a stranger's backup,
-    must be identical to ours, without views or triggers. Raises ConfigError if it is not."""
+    """Check a database without executing anything in it. The file may come from a stranger's backup, so its
+    schema must be identical to this version's, without views or triggers. Raises ConfigError if it is not."""
     for setting in ("trusted_schema = OFF", "synchronous = FULL", "secure_delete = ON"):
         file.execute(f"PRAGMA {setting}")
     file.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
@@ -678,7 +685,7 @@ def _damaged(fault: str) -> str:
 
 
 def put(file: sqlite3.Connection, table: str, *row: Value) -> None:
-    """Write a row, replacing the one with the same key. Entries get no seal, since their chain protects
+    """Write a row, replacing any row with the same key. Log entries get no seal, since their chain protects
     them."""
     file.execute(_PUTS[table], (*row, b"" if table == "entries" else _seal(row)))
 
@@ -702,8 +709,8 @@ def parties_of(file: sqlite3.Connection) -> list[str]:
 
 
 def check_counters(path: Path, file: sqlite3.Connection) -> None:
-    """Raise ConfigError if the counter of any party does not match the store. Another party that shares the
-    store may have counted what the store has lost."""
+    """Raise ConfigError if the counter file of any party does not match the store. Another party that shares
+    the store may have counted entries that the store has lost."""
     parties = parties_of(file)
     for party in parties:
         check_counter(path, file, party, may_lack=True)
@@ -714,8 +721,8 @@ def check_counters(path: Path, file: sqlite3.Connection) -> None:
 
 @contextmanager
 def reading(path: Path, tables: Collection[str] = MEMORY) -> Iterator[sqlite3.Connection | None]:
-    """Open a memory to read these tables, even while a party writes to it. Yields None if there is no memory.
-    Raises ConfigError if it cannot be read."""
+    """Context manager that opens a memory to read these tables, even while a party writes to it. Yields None
+    if there is no memory. Raises ConfigError if the memory cannot be read."""
     if not os.path.lexists(path):
         yield None
         return
@@ -734,7 +741,7 @@ def _seal(row: tuple[Value, ...]) -> bytes:
 
 
 def _extent(file: int) -> tuple[int, ...]:
-    """Return device, inode and size in bytes of an open file."""
+    """Return the device, inode and size in bytes of an open file."""
     status = os.fstat(file)
     return status.st_dev, status.st_ino, status.st_size
 

@@ -2,8 +2,8 @@
 machine.
 
 A function runs once, on the worker that was chosen for it. The loss of a worker is detected within about a
-second. The scheduler does not need fedboost; a worker without it, or with a different version, reports that
-and keeps running. Dask's logs of this process do not reach the terminal.
+second. The scheduler does not need fedboost. A worker without fedboost, or with a different version, reports
+this and keeps running. Dask's logs of this process do not reach the terminal.
 """
 
 import asyncio
@@ -36,8 +36,8 @@ class DaskEngine:
         Args:
             client: Dask client of the cluster.
             name: description of the cluster for messages.
-            own: the cluster if this process started it; it is closed with this object.
-            address: of the scheduler, to reconnect.
+            own: the cluster, if this process started it; it is closed together with this object.
+            address: address of the scheduler, used to reconnect.
         """
         self.client = client
         self._own = own
@@ -46,7 +46,8 @@ class DaskEngine:
 
     @classmethod
     def at(cls, address: str) -> Self:
-        """Connect to the cluster of a scheduler. Raises ConfigError if it does not answer."""
+        """Connect to the cluster of the scheduler at an address. Raises ConfigError if the scheduler does not
+        answer."""
         return cls(_client_at(address), f"the Dask cluster at {address}", address=address)
 
     @classmethod
@@ -69,7 +70,7 @@ class DaskEngine:
 
     @classmethod
     def of(cls, collection: Any) -> Self:
-        """Return the cluster of the current Dask client. Raises ConfigError if there is no client."""
+        """Use the cluster of the current Dask client. Raises ConfigError if there is no client."""
         try:
             client = _distributed().default_client()
         except ValueError:
@@ -98,8 +99,8 @@ class DaskEngine:
         return self.client.compute(partition, workers=[worker.address], allow_other_workers=True)
 
     def places(self, futures: Sequence[Any]) -> list[Worker]:
-        """Return, for each future, a worker that has its result, or the first worker if none has it any more.
-        Raises ConfigError if there are no workers."""
+        """Return, for each future, a worker that has its result, or the first worker if no worker has it any
+        more. Raises ConfigError if there are no workers."""
         workers = {worker.address: worker for worker in self.workers()}
         if not workers:
             raise ConfigError("workers-missing", f"{self.name} has no workers; start at least one")
@@ -233,7 +234,7 @@ def _by_value() -> Callable[..., Any]:
 
 
 def _client_at(address: str) -> Any:
-    """Return a client of the scheduler at an address. Raises ConfigError if it does not answer."""
+    """Return a client of the scheduler at an address. Raises ConfigError if the scheduler does not answer."""
     distributed = _distributed()
     _hush()
     try:
@@ -256,8 +257,8 @@ def _client_at(address: str) -> Any:
 
 
 async def _call_at(address: str) -> None:
-    """Raise OSError unless a scheduler answers; a Dask client could wait long, or indefinitely. Raises
-    TypeError if certificates for TLS are missing."""
+    """Raise OSError unless a scheduler answers in time. A Dask client could wait for a long time, or
+    indefinitely. Raises TypeError if certificates for TLS are missing."""
     distributed = _distributed()
     arguments = distributed.Security().get_connection_args("client")
     calling = distributed.comm.connect(address, timeout=ANSWERS_WITHIN, **arguments)

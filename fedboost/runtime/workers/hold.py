@@ -51,8 +51,8 @@ class WorkerLost(Exception):
 
 @dataclass(frozen=True)
 class Worker:
-    """A worker of a cluster. address: its address in the engine; host: machine to call it at; memory: bytes
-    that it may use, or 0 if unknown."""
+    """A worker of a cluster. address: its address in the cluster; host: host name for connections to it;
+    threads: number of its threads; memory: bytes that it may use, or 0 if unknown."""
 
     address: str
     host: str
@@ -155,8 +155,9 @@ class Files:
         return pa.concat_tables(_as_one(pieces))
 
     def group_end(self, column: str, at: int) -> int:
-        """Return the first row >= `at` whose value in `column` differs from that of the row before, i.e. that
-        starts a group if the rows of a group are adjacent; the total number of rows if there is none."""
+        """Return the index of the first row, from `at` on, whose value in `column` differs from the previous
+        row's; the total number of rows if there is none. This row starts a group if each group's rows are
+        adjacent."""
         before, rows, step = None, self.heads().rows, 1 << 12
         for first in range(at - 1, rows, step):
             table = self.rows([Range(first, min(first + step, rows))])
@@ -172,7 +173,7 @@ class Files:
 
 
 def heads_of(source: str, options: ReadOptions) -> Heads:
-    """Return the heads of a site's files, as this worker sees them."""
+    """Return facts about a site's files (`Heads`), as this worker sees the files."""
     try:
         return Files(source, options).heads()
     except ConfigError as error:
@@ -180,7 +181,7 @@ def heads_of(source: str, options: ReadOptions) -> Heads:
 
 
 def stamp_of(source: str) -> list[tuple[str, int, int, int]]:
-    """Return path, modification time (ns), size and inode of each file, to detect changes."""
+    """Return the path, modification time (ns), size and inode of each file, to detect changes."""
     texts, others = _sorted_out(source)
     paths = tuple(map(Path, texts)) if texts and not others else local_files(source)
     states = ((path, path.stat()) for path in paths if path.is_file())
@@ -192,8 +193,8 @@ def group_end_of(source: str, options: ReadOptions, column: str, at: int) -> int
 
 
 def _sorted_out(source: str) -> tuple[list[str], list[str]]:
-    """Return the CSV files in a folder or glob, sorted by name, and its other files. Hidden files are
-    ignored."""
+    """Return the CSV files in a folder or matching a glob pattern, and the other files, both sorted by name.
+    Hidden files are ignored."""
     path = Path(source)
     if is_remote(source):
         return [], []
@@ -209,7 +210,8 @@ def _sorted_out(source: str) -> tuple[list[str], list[str]]:
 
 
 def _check_same(paths: Sequence[str], heads: "Sequence[pa.Schema]") -> None:
-    """Raise ConfigError unless all files have the columns of the first, and agree on which are text."""
+    """Raise ConfigError unless all files have the first file's columns, and agree on which columns are
+    text."""
     first = heads[0]
     for path, head in zip(paths[1:], heads[1:], strict=True):
         check_same_names(path, head.names, paths[0], first.names)
@@ -229,7 +231,7 @@ def _check_same(paths: Sequence[str], heads: "Sequence[pa.Schema]") -> None:
 
 
 def _joint(heads: "Sequence[pa.Schema]") -> "pa.Schema":
-    """Return the columns of all files, each with its first type that is not null."""
+    """Return the columns of all files. Each column has its first type that is not null."""
     fields = []
     for name in heads[0].names:
         own = [head.field(name) for head in heads]
@@ -247,11 +249,11 @@ def _as_one(tables: "Sequence[pa.Table]") -> "list[pa.Table]":
 
 
 # ---- The connection between a site's process and a holder of some of its rows on a worker ---------------
-# One gRPC call per holder lasts as long as the session, and answers requests in order. Queries and states
-# travel as between aggregator and party, answers in the cells of the wire; nothing is unpickled. The call
-# ends with either side, so that each notices the end of the other. A worker on another machine is reached by
-# TLS, with a certificate for this one connection, and every caller needs the token that was sent with the
-# rows; other calls are rejected.
+# One gRPC call per holder lasts as long as the session, and answers requests in order. Queries, states and
+# answers are encoded as between aggregator and party; nothing is unpickled. The call ends with either side,
+# so that each notices the end of the other. A worker on another machine is reached by TLS, with a certificate
+# for this one connection, and every caller needs the token that was sent with the rows; other calls are
+# rejected.
 
 
 HOLD = "/fedboost.Workers/Hold"
@@ -268,7 +270,8 @@ OPTIONS = [
     ("grpc.enable_http_proxy", 0),
 ]
 ANSWER, HISTOGRAMS, GO_TO, HASH = b"A", b"H", b"G", b"R"
-"""Kinds of requests: answer a query, return own histograms for a vote, go to a state, hash the rows."""
+"""Kinds of requests: answer a query, return the worker's histograms for a vote, go to a state, hash the
+rows."""
 _DONE, _FAILED = b"\0", b"\1"
 _ERRORS = {kind.__name__: kind for kind in (PeerError, Refused, SchemaMismatch, ConfigError)}
 
@@ -323,7 +326,7 @@ def failed(error: FedboostError) -> bytes:
 
 
 def raise_failed(content: bytes) -> None:
-    """Raise the error that an answer contains, if it is one."""
+    """Raise the error that an answer contains, if any."""
     if content[:1] == _FAILED:
         words = json.loads(content[1:])
         raise _ERRORS[words["kind"]](*words["error"])
@@ -349,7 +352,7 @@ class Link:
 
     def receive(self) -> bytes:
         """Return the answer to the earliest unanswered request. Raises WorkerLost if the connection is lost,
-        or the error that the holder answered."""
+        or the error that the holder returned."""
         try:
             answer: bytes = next(self._answers)
         except StopIteration:
@@ -407,13 +410,14 @@ class HoldHandler(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 CALLED_WITHIN = 60.0  # seconds within which a holder must be called
 _held: dict[str, Any] = {}
-"""Token -> server, for all servers of this process; without a reference they would be garbage-collected."""
+"""Maps tokens to the servers of this process. Without these references, servers would be
+garbage-collected."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """Task for a worker: the rows to hold, and the terms to hold them under. host: machine to call the worker
-    at; source: files to read, '' if the rows are passed as parts; keep: False to only check that the rows
+    """Task for a worker: the rows to hold, and the terms to apply. host: host name for connections to the
+    worker; source: files to read, '' if the rows are passed as parts; keep: False to only check that the rows
     fit; sizes: number of rows of each file."""
 
     party: str
@@ -432,7 +436,7 @@ class Load:
 class Held:
     """A worker's report about its rows. door: where to call the holder; undeclared: columns with undeclared
     categories, each with one category and the number of rows; labels: values of a two-valued text label;
-    groups: distinct group keys, uint64; fault: error as encoded by `failed`, if it holds nothing."""
+    groups: distinct group keys, uint64; fault: error, encoded by `failed`, if the rows could not be held."""
 
     rows: int = 0
     door: Door | None = None
@@ -507,7 +511,7 @@ def _of_library(error: Exception) -> Refused:
 
 
 def finished(answering: Answering) -> Int64:
-    """Return the integers of an answer, int64 [query.cells]. Raises PeerError if it needs something from
+    """Return the integers of an answer, int64 [query.cells]. Raises PeerError if the answer needs relays of
     other parties."""
     try:
         next(answering)
@@ -520,7 +524,7 @@ def finished(answering: Answering) -> Int64:
 
 
 def _serve(answered: Callable[[bytes], bytes], host: str) -> Door:
-    """Start to serve the caller at a port that the system chooses."""
+    """Start a server for one caller, at a port that the system chooses, and return its `Door`."""
     token = secrets.token_hex(32)
     server = grpc.server(ThreadPoolExecutor(1, "fedboost"), options=OPTIONS)
     called = threading.Event()
@@ -551,7 +555,8 @@ def _serve(answered: Callable[[bytes], bytes], host: str) -> Door:
 
 
 def _certificate() -> tuple[bytes, str, str]:
-    """Return a key for one connection, its certificate, and the root that signed it, all in PEM."""
+    """Return a key for one connection, its certificate, and the root certificate that signed it, all in
+    PEM."""
     from cryptography.hazmat.primitives import serialization
 
     now = datetime.now(UTC)

@@ -2,9 +2,9 @@
 
 The answer equals that of a single holder of all rows, however they are distributed. Other workers replace a
 lost one: they read its rows and catch up with training, so only a delay is visible outside. The site votes
-once, by the sum of its workers' histograms. After WORKERS_WITHIN seconds without a worker, DurabilityError
-ends the process; a restarted process can continue. Raises Refused if files have changed before rows are read
-again.
+once, based on the sum of its workers' histograms. After WORKERS_WITHIN seconds without a worker,
+DurabilityError ends the process; a restarted process can continue. Raises Refused if files have changed
+before rows are read again.
 """
 
 import os
@@ -68,7 +68,7 @@ LOOKS_EVERY = 0.2  # seconds between two checks for a worker that is back
 
 @dataclass(frozen=True)
 class Share:
-    """Rows of the site on one worker. parts: their partition numbers, if the rows are Dask partitions."""
+    """The site's rows on one worker. parts: partition numbers, if the rows are Dask partitions."""
 
     ranges: tuple[Range, ...]
     parts: tuple[int, ...] = ()
@@ -83,7 +83,7 @@ Loading = Callable[[Worker, Share], RunningAtDask]  # starts to load a share on 
 
 @dataclass(frozen=True)
 class Placed:
-    """A share, its worker, and the connection to the holder there."""
+    """A share, its worker, the worker's report, and the connection to the holder on the worker."""
 
     share: Share
     worker: Worker
@@ -112,10 +112,10 @@ class WorkersHolder:
         self.state = INITIAL_STATE
         self._engine, self._load, self._terms, self._log = engine, load, terms, log
         self._lost: dict[str, float] = {}
-        """Address of a lost worker -> time until which it is not used, even if listed."""
+        """Maps the address of a lost worker to the time until which it is not used, even if listed."""
         self._key = b""
         self._hashes: dict[tuple[Range, ...], bytes] = {}
-        """Ranges of a share -> keyed hash of its rows, once computed."""
+        """Maps the ranges of a share to the keyed hash of its rows, once computed."""
         self._losses = 0
         """Number of workers lost during the current query."""
         self._placed: list[Placed] = []
@@ -142,13 +142,13 @@ class WorkersHolder:
         return add_hashes(hashes)
 
     def go_to(self, state: BoostingState) -> None:
-        """Move to this state of training, whatever came before."""
+        """Move to this state of training, from any other state."""
         self._ask(hold.going_to(state))
         self.state = state
 
     def trees(self, rounds: int) -> tuple[Tree, ...]:
-        """Return an empty tuple: all parties receive the same trees, so there are none that only this party
-        has."""
+        """Return an empty tuple: all parties receive the same trees, so this party has no trees of its
+        own."""
         return ()
 
     def answering(self, query: OfTurn) -> Answering:
@@ -166,7 +166,7 @@ class WorkersHolder:
         return hold.total(self._ask(hold.asking(hold.ANSWER, query)), query)
 
     def _votes(self, query: VoteQuery) -> Int64:
-        """Return the site's votes, by the sum of its workers' histograms."""
+        """Return the site's votes, based on the sum of its workers' histograms."""
         assert self.state.start is not None
         answers = self._ask(hold.asking(hold.HISTOGRAMS, query))
         own = np.sum([np.frombuffer(answer, np.int64, offset=1) for answer in answers], axis=0)
@@ -215,7 +215,7 @@ class WorkersHolder:
         self._log.warning("a worker was lost", worker=worker.address, reason=quoted(str(error)))
 
     def _replace(self, lost: Sequence[Placed]) -> list[Placed]:
-        """Return new holders of the lost ones' shares, in the current state of training."""
+        """Return new holders of the lost holders' shares, in the current state of training."""
         # Workers may be lost while they load or catch up, so this goes on until every share is placed. Shares
         # are kept whole: `_catch_up` compares their hashes with those of the first holders.
         self._placed[:] = [placed for placed in self._placed if placed not in lost]
@@ -233,8 +233,8 @@ class WorkersHolder:
         return new
 
     def _catch_up(self, placed: Sequence[Placed]) -> list[Placed]:
-        """Move new holders to the current state of training, and return those lost meanwhile. Raises Refused
-        if their rows differ from the original ones."""
+        """Move new holders to the current state of training, and return the holders lost meanwhile. Raises
+        Refused if their rows differ from the original ones."""
         lost: list[Placed] = []
         if self._key:
             hashes, lost = self._exchange(placed, hold.HASH + self._key)
@@ -277,7 +277,7 @@ class WorkersHolder:
         return chosen
 
     def _workers(self) -> list[Worker]:
-        """Return the workers that were not lost just now; none if the cluster does not answer."""
+        """Return the workers that were not lost recently; none if the cluster does not answer."""
         now = time.monotonic()
         try:
             known = self._engine.workers()
@@ -286,8 +286,8 @@ class WorkersHolder:
         return [one for one in known if self._lost.get(one.address, 0.0) < now]
 
     def _place(self, shares: Sequence[tuple[Worker, Share]]) -> list[Placed]:
-        """Load these shares in parallel; shares of workers lost meanwhile go to others. Raises the first
-        error in rows or files."""
+        """Load these shares in parallel, and return the holders. Shares of workers lost meanwhile go to other
+        workers. Raises the first error in rows or files."""
         placed: list[Placed] = []
         while shares:
             running, left, fault = [], [], b""
@@ -328,11 +328,12 @@ def _close(placed: list[Placed]) -> None:
 
 
 BYTES_A_VALUE, BYTES_A_ROW, BYTES_BESIDE = 6.6, 48, 280 << 20
-"""Maximum bytes that a worker needs to load Parquet files: per value, per row and in addition. Measured with
-50 columns, as are those below."""
+"""Maximum bytes that a worker needs to load Parquet files: per value, per row, and a constant. These numbers
+and the ones below were measured with 50 columns."""
 COLLECTED_A_VALUE = 20.0  # bytes per value for partitions of a DataFrame, with what is made of them
 GROWING_A_VALUE, GROWING_A_ROW, GROWING_BESIDE = 2.3, 32, 305 << 20
-"""The same while trees grow; the constant is mostly interpreter, libraries and compiled kernels."""
+"""The same numbers while trees grow. The constant is mostly the interpreter, libraries and compiled
+kernels."""
 USABLE = 0.8  # share of a worker's memory above which Dask pauses it
 
 
@@ -340,7 +341,7 @@ def shares_of(
     rows: int, workers: Sequence[Worker], edge: Callable[[int], int] = lambda at: at
 ) -> list[tuple[Worker, Share]]:
     """Return each worker's share, in proportion to its threads; workers with an empty share are left out.
-    edge: maps a row number to the next one where the rows may be cut, e.g. between groups."""
+    edge: maps a row index to the next index at which the rows may be divided, e.g. between groups."""
     threads = np.cumsum([0, *(worker.threads for worker in workers)])
     cuts = [int(at) for at in rows * threads // threads[-1]]
     cuts = [0, *(edge(at) if 0 < at < rows else at for at in cuts[1:-1]), rows]
@@ -370,7 +371,8 @@ def check_memory(
                 "worker-memory",
                 "its workers have too little memory for these rows",
                 f"{share.rows:,} rows of {features} features need {needed / 2**30:.1f} GiB on worker "
-                f"{worker.address}, which may use {worker.memory * USABLE / 2**30:.1f}; add workers or RAM",
+                f"{worker.address}, which may use {worker.memory * USABLE / 2**30:.1f} GiB; add workers or "
+                f"RAM",
             )
 
 
@@ -388,13 +390,13 @@ def check_together(terms: Terms, held: Sequence[Held], party: str) -> None:
         raise SchemaMismatch(
             "table-misfit",
             refusal,
-            f"rows of one {terms.columns.group!r} are on two workers; sort by it, with each group in one "
-            f"file",
+            f"rows of one {terms.columns.group!r} are on two workers; sort the rows by this column, with "
+            f"each group in one file",
         )
 
 
 def undeclared_of(held: Sequence[Held]) -> Iterator[tuple[str, str, int]]:
-    """Yield each column with undeclared categories: its name, one of them, and the number of rows."""
+    """Yield each column with undeclared categories: its name, one such category, and the number of rows."""
     rows: Counter[str] = Counter()
     example: dict[str, str] = {}
     for each in held:
@@ -428,11 +430,11 @@ def is_collection(data: object) -> bool:
 
 
 class CollectionRows:
-    """Rows of a party in a Dask DataFrame. Calling it holds them for a session, on the workers that have
-    them.
+    """Rows of a party in a Dask DataFrame. Calling the object returns a session's holder of the rows, on the
+    workers that have them.
 
     Unless the user persists the DataFrame, partitions are computed again for each session and after a loss:
-    workers keep only what is derived from them.
+    workers keep only what is derived from the partitions.
     """
 
     def __init__(self, data: Any, party: str, threads: int) -> None:
@@ -443,12 +445,12 @@ class CollectionRows:
         self._engine = DaskEngine.of(data)
         self._partitions = data.to_delayed()
         self._computed: dict[int, Any] = {}
-        """Partition number -> the partition, while it is on a worker."""
+        """Maps the number of a partition to its future, while the partition is on a worker."""
         self._party, self._threads = party, threads
         self._holder: WorkersHolder | None = None
 
     def __call__(self, terms: Terms, secret: bytes) -> Holder:
-        """Return the holder of the rows for a session, as a `Site.holder`."""
+        """Return a session's holder of the rows, like `Site.holder`."""
         import structlog  # late, as it imports rich: a site without workers needs neither
 
         self.close()
@@ -503,8 +505,8 @@ def _shares(places: Sequence[Worker], rows: Sequence[int]) -> list[tuple[Worker,
 
 
 def engine_of(config: WorkersConfig) -> DaskEngine:
-    """Connect to the cluster in a site's configuration, or start a local one. Raises ConfigError if it does
-    not answer."""
+    """Connect to the cluster named in a site's configuration, or start a local one. Raises ConfigError if the
+    cluster does not answer."""
     if config.dask != LOCAL:
         return DaskEngine.at(config.dask)
     threads = config.threads or 1
@@ -512,14 +514,14 @@ def engine_of(config: WorkersConfig) -> DaskEngine:
 
 
 def rows_of(config: PartyConfig, log: Any) -> SiteRows:
-    """Return the rows in a site's configuration, on workers if it has any. Raises ConfigError if they cannot
-    be read."""
+    """Load the table named in a site's configuration. If workers are configured, only they hold the rows.
+    Raises ConfigError if the table cannot be read."""
     return SiteRows(config, log) if config.workers is None else WorkerRows(config, log)
 
 
 class WorkerRows(SiteRows):
-    """Rows of a site whose configuration has workers: only these read and hold the rows, never the site's
-    process."""
+    """Rows of a site whose configuration has workers. Only the workers read and hold the rows, never the
+    site's process."""
 
     def __init__(self, config: PartyConfig, log: Any) -> None:
         assert config.workers is not None
@@ -548,13 +550,14 @@ class WorkerRows(SiteRows):
             self._holder.close()
 
     def refresh(self) -> SiteTable | None:
-        """Return the table without its rows, as its files are now. Raises Refused if they cannot be read."""
+        """Return the current table, with its columns but without rows. Raises Refused if the files cannot be
+        read."""
         with self._at_hand():
             return super().refresh()
 
     @contextmanager
     def _at_hand(self) -> Iterator[None]:
-        """Convert a ConfigError, whose text must not leave this site, to Refused."""
+        """Context manager that converts a ConfigError, whose text must not leave this site, to Refused."""
         try:
             yield
         except ConfigError as error:
@@ -582,7 +585,7 @@ class WorkerRows(SiteRows):
         return self._holder
 
     def faults(self, terms: Terms) -> list[str]:
-        """Return the faults of any table, preceded by what a site with workers does not support."""
+        """Return why workers do not support the terms, if so, and the table's faults."""
         try:
             check_under_workers(terms, self._party)
         except Refused as error:
@@ -590,8 +593,8 @@ class WorkerRows(SiteRows):
         return super().faults(terms)
 
     def looked(self, terms: Terms) -> list[Held]:
-        """Let workers read their rows under these terms, drop them, and report. Raises Refused if the rows do
-        not fit, ConfigError if they cannot be read."""
+        """Let the workers read their rows under these terms, and return the workers' reports. The rows are
+        dropped again. Raises Refused if the rows do not fit, ConfigError if they cannot be read."""
         loading = [self._load(terms.canonical(), False, *each) for each in self._shares(terms)]
         held: list[Held] = []
         for each in loading:
@@ -646,7 +649,7 @@ class WorkerRows(SiteRows):
             raise self._lost(error) from None
 
     def _read(self) -> SiteTable:
-        """Return the table without its rows, under the names that the site uses in terms."""
+        """Return the table without its rows, with the column names that the site uses in terms."""
         worker = self._workers()[0]
         heads = Heads(*self._result(worker, f"look at files of {self._party}", heads_of, *self._files))
         if heads.fault[0]:
@@ -661,7 +664,7 @@ class WorkerRows(SiteRows):
         return SiteTable(table, names) if named_file is None else named(table, names, str(named_file))
 
     def _stamp_now(self) -> Stamp:
-        """Return the state of the files as a worker sees them; it changes when they change."""
+        """Return a value that changes when the files change, as seen by a worker."""
         worker = self._workers()[0]
         states = self._result(worker, f"look at files of {self._party}", stamp_of, self._files[0])
         return tuple(map(tuple, states))
@@ -677,8 +680,8 @@ ROWS_TOO = "read all rows and checked that they fit the terms; they did not look
 
 @contextmanager
 def workers_of(site: PartyConfig) -> Iterator[tuple[WorkerRows, SiteTable]]:
-    """Yield the rows in a site's configuration, and the table without them. Raises ConfigError if they cannot
-    be read."""
+    """Context manager that yields the rows named in a site's configuration, and the table without its rows.
+    Raises ConfigError if the rows cannot be read."""
     rows = WorkerRows(site, logger("check", log_level="warning"))
     try:
         assert rows.table is not None

@@ -171,7 +171,7 @@ def test_starts_charges_and_ends_are_on_the_disk_or_an_error(step, synced, path,
         log.admitted("s", terms(PAIR))
         monkeypatch.setattr(os, "fsync", fails)
         if synced:
-            with pytest.raises(DurabilityError, match=r"cannot write this counter: Input/output error"):
+            with pytest.raises(DurabilityError, match=r"cannot write this counter file: Input/output error"):
                 step(log.memory)
         else:
             step(log.memory)
@@ -232,7 +232,7 @@ def test_a_forged_entry_with_a_hash_of_its_own_does_not_fit_the_next(path, file)
     forged = second.model_copy(update={"event": less})
     forged = forged.model_copy(update={"hash": forged.due_hash})
     file.write_bytes(b"".join([lines[0], forged.line, *lines[2:]]))
-    assert fault(file) == (3, "the entry does not follow from the one before: one of them was replaced")
+    assert fault(file) == (3, "the entry lacks the hash of the entry before it: one of the two was replaced")
 
 
 def test_a_log_of_the_other_log_s_lines_is_found(path, file):

@@ -124,7 +124,8 @@ def test_a_memory_without_its_counter_is_not_gone_on_with(site):
         with raised(ConfigError, "memory-counter-missing"):
             starts(site)
     assert (
-        "Its counter has no later entries" in fedboost("privacy", "init", "--restored", "--config", site).out
+        "Its counter file has no later entries"
+        in fedboost("privacy", "init", "--restored", "--config", site).out
     )
     starts(site)
     assert counter.exists()

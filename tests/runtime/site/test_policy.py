@@ -179,7 +179,7 @@ def test_min_rows_per_leaf_is_refused_where_the_terms_guarantee_nothing():
     assert accepted(policy(continue_models=True), again)
     assert refused(rules, again) == (
         "continue_models = false, but the terms continue a model (xgb_model), whose trees may isolate "
-        "single rows"
+        "individual rows"
     )
     rules = policy(min_rows_per_leaf=2, base_margin=True)
     assert refused(rules, weighted(min_child_weight=1e300)) == (

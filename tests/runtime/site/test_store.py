@@ -536,4 +536,6 @@ def test_decisions_are_in_the_log_and_its_audit(site):
     text = " ".join(fedboost("audit", memory_path(config)).out.split())
     assert f"approved {agreement.digest[:12]}" in text
     assert f"withdrawn {agreement.digest[:12]}" in text
-    assert "0 approvals of this site start with " in refused("approve", "ab", "--config", site, "--withdraw")
+    assert "0 approvals of this site have a digest" in refused(
+        "approve", "ab", "--config", site, "--withdraw"
+    )
