@@ -32,7 +32,7 @@ def test_a_draft_in_python_warns_of_what_is_odd_and_left_out():
     assert said[1].startswith(
         "when: the values are dates or times (1970-01-02 00:00:00), which cannot be used as features "
     )
-    assert "it is left out; convert them to numbers" in said[1]
+    assert "the column is omitted; convert the values to numbers" in said[1]
     assert said[2].startswith(
         "id: there are 180 distinct values in 180 rows (0, 1, 2), as in an identifier or row number; "
     )
@@ -72,7 +72,7 @@ def test_a_simulation_warns_once_of_what_is_odd_at_the_sites():
         "EAST: the names of this site and of site 'East ' differ only in whitespace or case; use one "
         "spelling if they are the same site"
     ]
-    told = [line for line in said if "told: it gives the label away" in line]
+    told = [line for line in said if "told: the column reveals the label" in line]
     assert len(told) == 1
     assert told[0].startswith("party ")
     (ward,) = (line for line in said if "ward: " in line)
@@ -86,7 +86,7 @@ def test_a_simulation_of_many_rows_looks_at_a_sample(monkeypatch):
     columns = {"label": "y", "numeric": ["age", "told"]}
     table = rows().append_column("told", rows().column("y"))
     with pytest.warns(
-        fb.TableWarning, match="^party north, in a sample of its 180 rows: told: it gives the label away"
+        fb.TableWarning, match="^party north, in a sample of its 180 rows: told: the column reveals the label"
     ):
         fb.simulate(terms(columns=columns), {"north": table})
 
@@ -104,7 +104,7 @@ def test_notices_of_a_draft(tmp_path, monkeypatch):
     csv.write_csv(odd(), "odd.csv")
     said = done("terms", "odd.csv", "--label", "y", "--exclude", "dose").err.splitlines()[:-1]
     assert [line.split(":")[0] for line in said] == ["lab", "when", "id"]
-    assert "it is left out" in said[1]
+    assert "the column is omitted" in said[1]
 
 
 @pytest.mark.slow

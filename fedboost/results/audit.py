@@ -35,8 +35,9 @@ class Admitted(Frozen):
         columns: columns that the terms name, label first.
         epsilon, delta, placement: privacy parameters, if the terms add noise.
         attempt: number of the attempt that was offered.
-        analyst, request: who signed the terms, and the nonce of the signature, if they are signed.
-        party, dataset: name of this site, and of its rows.
+        analyst, request: if the terms are signed, the analyst who signed them, and the nonce of the
+            signature.
+        party, dataset: name of this site, and name of its dataset.
         names: maps column of the terms -> column of this site's table, where the names differ.
         task: the session's task, if it is not training.
     """
@@ -67,7 +68,8 @@ class Admitted(Frozen):
 
 
 class Released(Frozen):
-    """Log entry: integers that left this site and are added to those of the other parties in the roster.
+    """Log entry: integers that left this site and are added to the integers of the other parties in the
+    roster.
 
     Attributes:
         cells, bytes: number of integers, and their size in bytes.
@@ -111,8 +113,8 @@ class Ended(Frozen):
     """Log entry: a session ended or paused at this site.
 
     Attributes:
-        reason: '' if the session produced its model. If this site left, this is the reason sent to the
-            others, without the values and rows that the site's own log may contain.
+        reason: '' if the session produced its model. If this site left, it is the reason sent to the other
+            parties, without the values and rows that the site's own log may contain.
         paused: True if the session continues when this site is back.
         analyst: who signed the terms of a session that was refused before any agreement.
     """
@@ -125,8 +127,8 @@ class Ended(Frozen):
 
 
 class Checked(Frozen):
-    """Log entry: an analyst's preflight check of terms, which read no rows. The same answer is logged once
-    a day. terms: digest of the terms; would: True if this site would take part; analyst: who signed the
+    """Log entry: an analyst's preflight check of terms, which reads no rows. The same answer is logged only
+    once a day. terms: digest of the terms; would: True if this site would take part; analyst: who signed the
     terms."""
 
     kind: Literal["checked"] = "checked"
@@ -174,9 +176,9 @@ class SiteShare(Part):
     Attributes:
         columns: its columns, named as in the terms; None if the log lacks the site's name or the terms.
         names: maps these columns to those in its table, where the names differ.
-        has_labels: True if it is the label holder; None like `columns`.
+        has_labels: True if the site is the label holder; None under the same conditions as `columns`.
         hides: True if the terms hide columns and labels.
-        in_common: number of matched rows, if the log has it.
+        in_common: number of matched rows, if the log contains it.
     """
 
     columns: tuple[str, ...] | None = None
@@ -191,12 +193,14 @@ class Session(BaseModel):
 
     Attributes:
         parts: one `Run` per process that took part.
-        number, total: position among the sessions with the same name, starting at 1, and their number.
+        number, total: position among the sessions with the same name, starting at 1, and number of such
+            sessions.
         after_end: True if an earlier session under the same terms had ended.
         under_terms: number of sessions under the same terms with a release.
-        warnings: numbers of the warnings about it.
-        allowed: maps query -> number that its terms allow, if they are known.
-        protection: for a prediction, which masks or encrypts nothing, the protection in its terms.
+        warnings: numbers of the warnings about the session.
+        allowed: maps query -> number of answers that the terms allow, if the terms are known.
+        protection: the protection in the terms of a prediction session, which itself masks or encrypts
+            nothing.
         own: this site's share, if the parties hold different columns.
     """
 
@@ -310,8 +314,8 @@ class Session(BaseModel):
 
     @property
     def protections(self) -> list[str]:
-        """Protections that hid this site's releases, e.g. "masked"; the agreed protection if there are
-        none."""
+        """Protections that hid this site's releases, e.g. "masked"; the agreed protection if there are no
+        releases."""
         if self.protection is not None:
             return [self.protection]
         agreed = [self.admitted.protection] if self.admitted else []
@@ -319,13 +323,13 @@ class Session(BaseModel):
 
     @property
     def smallest_roster(self) -> tuple[str, ...]:
-        """Smallest set of parties that a release was added up over; empty if there is no release."""
+        """Smallest set of parties whose integers were added in one sum; empty if there is no release."""
         return min((release.roster for release in self.releases), key=len, default=())
 
     @property
     def cost(self) -> float | None:
         """Total cost of the releases with noise, as mu squared of Gaussian differential privacy. Repeated
-        releases count once. None if there are none."""
+        releases count once. None if no release has noise."""
         charges = {release.charge: release.cost for release in self.releases if release.cost is not None}
         return math.fsum(charges.values()) if charges else None
 
@@ -409,8 +413,8 @@ KINDS = {
 @dataclass(frozen=True)
 class AuditWarning:
     """A warning of an audit. rule: name of the audit rule, for scripts; sessions: names of the sessions that
-    it is about; seen, meaning, action: what was found in the log, what it means and what to do next, each a
-    sentence without capital letter and full stop."""
+    it is about; seen, meaning, action: what was found in the log, what it means and what to do next. Each is
+    a sentence without its initial capital and full stop."""
 
     rule: str
     sessions: tuple[str, ...]
@@ -438,8 +442,8 @@ class AuditWarning:
 
 
 class Checks(Part):
-    """An analyst's preflight checks on one day. terms: number of distinct terms; would: number of these under
-    which the site would take part."""
+    """An analyst's preflight checks on one day. terms: number of distinct sets of terms; would: number of
+    sets under which the site would take part."""
 
     day: str
     analyst: str

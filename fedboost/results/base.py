@@ -61,7 +61,7 @@ class Result(Part):
     """Base class of the results of sessions that do not train a model."""
 
     task: ClassVar[str]
-    """Name of the task that has this result."""
+    """Name of the task whose sessions have this result."""
     _session: Ended = PrivateAttr()
 
     @classmethod

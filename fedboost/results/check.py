@@ -13,7 +13,8 @@ from fedboost.results.base import Part
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 SEVERITIES = ERROR, WARNING, NOTE
-"""An error prevents training, a warning harms it or loses a column, and a note is for information."""
+"""An error prevents training. A warning means that training is harmed or a column is lost. A note is for
+information."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,8 @@ class Kind:
     advice: str = ""
 
 
-_ASK = "leave it out unless it is known before the label"
-_LEAVE = "leave it out (use --exclude when drafting terms)"
+_ASK = "exclude the column, unless its values are known before the label"
+_LEAVE = "exclude the column (with --exclude when you draft terms)"
 KINDS = {
     "undraftable": Kind(ERROR, "{first}"),
     "unlabelled": Kind(
@@ -55,12 +56,12 @@ KINDS = {
     "mixed decimals": Kind(
         WARNING,
         "{rows:,} of {of:,} values have a decimal comma or point, and the column mixes both: {values}",
-        "use only one of them in the table, so that the values are numbers",
+        "use the same decimal separator in the whole column, so that the values are numbers",
     ),
     "decimal points": Kind(
         NOTE,
         "{rows:,} of {of:,} values are text with a point, which is read as a decimal point: {values}",
-        "if it separates thousands, remove it from the table",
+        "if the point separates thousands, remove it from the table",
     ),
     "thousands": Kind(
         WARNING,
@@ -74,71 +75,73 @@ KINDS = {
     ),
     "spelling": Kind(
         WARNING,
-        "{rows:,} of {of:,} values differ from another only in whitespace or case: {values}",
-        "use one spelling; otherwise they are different categories, classes or sites",
+        "{rows:,} of {of:,} values differ from another value only in whitespace or case: {values}",
+        "use one spelling for them; otherwise they are different categories, classes or sites",
     ),
     "sites": Kind(
         WARNING,
         "the names of this site and of site {first} differ only in whitespace or case",
-        "use one spelling if they are the same site",
+        "use one spelling if both names are for the same site",
     ),
     "date": Kind(
         WARNING,
         "the values are dates or times ({first}), which cannot be used as features directly",
-        "convert them to numbers in the table, e.g. days since a fixed date, month, weekday or hour, or "
-        "leave them out",
+        "convert the values to numbers in the table, e.g. days since a fixed date, month, weekday or hour, "
+        "or exclude the column",
     ),
     "identifier": Kind(
         WARNING,
         "there are {rows:,} distinct values in {of:,} rows ({values}), as in an identifier or row number",
-        f"{_LEAVE}, because a model would memorise rows by it",
+        f"{_LEAVE}, because a model would use it to memorise rows",
     ),
     "distinct": Kind(
         NOTE,
         "each of the {of:,} rows has a different integer ({values})",
-        f"if it identifies rows, {_LEAVE}",
+        f"if the column identifies rows, {_LEAVE}",
     ),
     "categories": Kind(
         WARNING,
         "there are {rows:,} categories, but a column can have at most {figure:.0f}",
-        "group the rare ones in the table, or leave the column out",
+        "merge rare categories in the table, or exclude the column",
     ),
     "left out": Kind(
-        WARNING, "the column is left out, because it {first}", "to use it, change it in the table"
+        WARNING, "the column is omitted, because it {first}", "to use the column, change it in the table"
     ),
     "infinite": Kind(
         WARNING,
         "{rows:,} of {of:,} values are infinite or too large for a 32-bit float",
-        "replace them, or leave them empty, because a party rejects rows with them",
+        "replace these values, or leave them empty, because a party rejects rows with such values",
     ),
     "gives away": Kind(
         WARNING,
-        "it gives the label away: a single split on it has an AUC of {figure:.3f}",
+        "the column reveals the label: a single split on it has an AUC of {figure:.3f}",
         _ASK,
     ),
     "predicts": Kind(
-        WARNING, "it gives the label away: their rank correlation is {figure:.3f}", _ASK
+        WARNING, "the column reveals the label: their rank correlation is {figure:.3f}", _ASK
     ),
     "tells classes": Kind(
-        WARNING, "it gives the label away: it alone determines the class of {figure:.1%} of the rows", _ASK
+        WARNING,
+        "the column reveals the label: it alone determines the class of {figure:.1%} of the rows",
+        _ASK,
     ),
     "rounded": Kind(
         WARNING,
-        "{rows:,} of {of:,} distinct integers ({values}) become equal to another one as 32-bit floats, "
-        "which are exact only up to 16,777,216",
-        "if they are codes, convert them to text or leave them out",
+        "{rows:,} of {of:,} distinct integers ({values}) become equal to another one when they are "
+        "converted to 32-bit floats, which are exact only up to 16,777,216",
+        "if they are codes, convert them to text or exclude the column",
     ),
     "undeclared": Kind(
         WARNING,
-        "{rows:,} of {of:,} rows have a category that the terms do not declare ({values}): it is treated as "
+        "{rows:,} of {of:,} rows have a category that the terms do not declare ({values}); it is treated as "
         "missing",
-        "ask the analyst to declare it, or use the spelling in the terms",
+        "ask the analyst to declare the category, or use the spelling in the terms",
     ),
     "empty": Kind(NOTE, "the column has no values"),
     "nearly empty": Kind(
         NOTE,
         "{rows:,} of {of:,} values are missing",
-        "if other sites have values, check that this site names and fills in the column as they do",
+        "if other sites have values, check that the column has the same name and content at this site",
     ),
     "constant": Kind(NOTE, "the value is {first} in every row, so this site's rows cannot be split on it"),
     "nearly constant": Kind(NOTE, "the value is {first} in all but {figure:,.0f} of {of:,} rows"),
@@ -154,8 +157,8 @@ KINDS = {
         "if they are classes, set objective to multi:softprob",
     ),
 }  # fmt: skip
-"""All kinds of findings. "gives away", "predicts" and "tells classes" report the same problem for three kinds
-of labels."""
+"""All kinds of findings. "gives away", "predicts" and "tells classes" all report label leakage, each for
+another kind of label."""
 
 _DECIDED = {"positive", "few numbers"}
 """Kinds that report a choice made while drafting terms."""
@@ -169,7 +172,7 @@ class Oddity:
         kind: key in `KINDS`.
         column: name of the column.
         rows, of: number of rows or values affected, and their total.
-        values: examples, as text.
+        values: examples of values, formatted for display.
         figure: measured value, if the kind has one.
         left_out: True if a draft omits the column for this reason.
     """
@@ -189,7 +192,7 @@ class Oddity:
     @property
     def sentence(self) -> str:
         """The finding as a sentence, without the column name."""
-        return self._fill(KINDS[self.kind].sentence) + ("; it is left out" if self.left_out else "")
+        return self._fill(KINDS[self.kind].sentence) + ("; the column is omitted" if self.left_out else "")
 
     @property
     def advice(self) -> str:
@@ -228,8 +231,8 @@ def by_severity(oddities: Iterable[Oddity]) -> list[Oddity]:
 
 class Checked(Part):
     """The result of checking a table. rows, rows_checked: number of rows in the table, and number of rows
-    that were checked; label: sentence about the label, "" without one; workers: sentence about what the
-    workers checked, if workers hold the rows."""
+    that were checked; label: sentence about the label, "" if there is no label; workers: sentence about what
+    the workers checked, if workers hold the rows."""
 
     event: Literal["checked"]
     table: str
@@ -258,6 +261,6 @@ class Checked(Part):
 
     @property
     def lines(self) -> Iterator[dict[str, Any]]:
-        """JSON of each finding, most severe first, then of the table."""
+        """JSON of each finding, most severe first, and finally of the table."""
         yield from (oddity.summary for oddity in by_severity(self.oddities))
         yield {**self.summary, **{f"{severity}s": self.number(severity) for severity in SEVERITIES}}

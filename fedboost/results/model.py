@@ -17,13 +17,14 @@ from fedboost.terms.terms import Terms
 
 
 class ModelSummary(Part, allow_inf_nan=True):  # a file from elsewhere may have any metrics
-    """What is printed about a trained model.
+    """Summary of a trained model, for printing.
 
     Attributes:
         trained, kept: number of rounds trained, and number of rounds whose trees the model contains.
         last_row: history of the last kept round.
         signed_by: parties that signed the model.
-        rosters: maps round -> parties whose rows were summed from then on, for rounds in which this changed.
+        rosters: maps round -> parties included in the sums from then on, for rounds in which these parties
+            changed.
         shares: maps party -> share of the total gain, if the parties keep parts of the model.
     """
 
@@ -42,10 +43,10 @@ class Verification(Part):
     """The result of verifying the signatures in a model file.
 
     Attributes:
-        faults: maps each party that signed -> what is wrong with its signature, "" if it is valid.
+        faults: maps each party that signed -> what is wrong with its signature, "" if the signature is valid.
         needed: minimum number of signatures under these terms.
-        analyst, asked: the analyst who requested the session, and when.
-        request_fault: what is wrong with the signature of the request, "" if it is valid.
+        analyst, asked: the analyst who requested the session, and the time of the request.
+        request_fault: what is wrong with the signature of the request, "" if the signature is valid.
     """
 
     file: str
@@ -65,7 +66,7 @@ class Verification(Part):
 
     @property
     def holds(self) -> bool:
-        """True if all signatures are valid and there are enough of them, at least one."""
+        """True if all signatures are valid, and at least one party and as many as required have signed."""
         sound = not self.request_fault and len(self.signed) == len(self.faults)
         return sound and len(self.signed) >= max(self.needed, 1)
 
@@ -141,7 +142,7 @@ class ModelReport:
 
     Attributes:
         rounds: metrics of each round, as in the model file.
-        importance: maps feature -> its IMPORTANCES, highest gain first.
+        importance: maps feature -> its value of each measure in IMPORTANCES, highest gain first.
         trees: the first trees.
         classes: class names, if the label has classes.
         made: time of the session's request (UTC), if known.
@@ -240,9 +241,9 @@ class Demo(TrainingEnd):
 
 
 class ColumnsDemo(Demo):
-    """The result of a demo in which parties hold different columns. columns, rows: maps party -> its
-    features, and its number of rows; parts: maps party -> file with its part of the model; shares: maps party
-    -> share of the total gain."""
+    """The result of a demo in which parties hold different columns. columns: maps party -> its features;
+    rows: maps party -> its number of rows; parts: maps party -> file with its part of the model; shares: maps
+    party -> share of the total gain."""
 
     columns: dict[str, tuple[str, ...]]
     rows: dict[str, int]
@@ -257,8 +258,9 @@ class ColumnsDemo(Demo):
 
 class Costs(Part):
     """Base class of cost estimates for training under one protection. Figures per round are means that
-    include the start of the training. seconds: duration of the whole training; round_trips: number per round;
-    rows: total number of rows, or number of matched rows if parties hold different columns."""
+    include the start of the training. seconds: duration of the whole training; round_trips: number of network
+    round trips per round; rows: total number of rows, or number of matched rows if parties hold different
+    columns."""
 
     protection: str
     seconds_a_round: float
@@ -277,9 +279,9 @@ class Estimate(Costs):
 
 
 class Layout(Costs):
-    """Estimated costs over network links for one layout, i.e. one way to distribute the work. protection: ""
-    if the layout sends all rows to one place; megabytes: sent by each party in total; bandwidth_mbit: None if
-    unlimited."""
+    """Estimated costs over network links for one layout, i.e. one choice of what the parties send.
+    protection: "" if the layout sends all rows to one place; megabytes: sent by each party in total;
+    bandwidth_mbit: None if unlimited."""
 
     layout: str
     megabytes: float
@@ -370,8 +372,8 @@ MIN_ROWS = 10
 
 
 class Figure(Part):
-    """Mean of a metric over splits, and its interval over other choices of held-out rows. All three are NaN
-    (null in JSON) if the metric cannot be computed."""
+    """Mean of a metric over splits, and an interval for the mean with other choices of held-out rows. All
+    three numbers are NaN (null in JSON) if the metric cannot be computed."""
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=True)
 
@@ -409,7 +411,7 @@ class SiteComparison(Part):
 
     @property
     def verdict(self) -> Verdict:
-        """Verdict by the first metric."""
+        """Verdict according to the first metric."""
         if self.different_held_out < MIN_ROWS:
             return "too few rows"
         if self.cannot:
@@ -419,8 +421,8 @@ class SiteComparison(Part):
 
 
 class Comparison(Part):
-    """Comparison of models at all sites, or of a label holder's models with and without the columns of
-    others.
+    """Comparison of models at all sites, or of a label holder's models with and without other parties'
+    columns.
 
     Attributes:
         together: combined comparison of all sites that can train alone, weighted by rows.

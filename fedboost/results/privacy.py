@@ -54,8 +54,8 @@ class PrivacyCard(Part):
 
     Attributes:
         epsilon, delta: the guarantee as agreed.
-        adjacency: the change of the rows that the guarantee is about.
-        epsilon_spent: epsilon of the noise that is actually added, which is rounded up.
+        adjacency: the change to the rows that the guarantee covers.
+        epsilon_spent: epsilon of the noise that is actually added (the noise is rounded up).
         cost: total cost of all releases, as mu squared of Gaussian differential privacy.
         zcdp_epsilon: a looser bound on epsilon, which holds exactly for discrete noise.
         against: whom the guarantee protects against, as a sentence.

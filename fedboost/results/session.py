@@ -1,7 +1,7 @@
 """An aggregator's sessions: the current one, those that ended, and how the HTTP API represents them.
 
-The types extend each other. In a list, a session is sent as a `Session`, even if more is known about it. One
-object can thus be the archive's record, the content of a page and, with its schema, the API's answer.
+In a list, a session is sent as a `Session`, even if more is known about it. Subclasses add fields. The same
+object can therefore be the archive's record, the content of a page and, with its schema, the API's answer.
 """
 
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ class Site(Part):
 
     @classmethod
     def of(cls, member: Member) -> Self:
-        """Convert a member listed in the aggregator's status."""
+        """Create an instance from a member in the aggregator's status."""
         here, since, seen = bool(member.since), member.since, member.seen
         return cls(name=member.name, connected=here, since=since, seen=seen, version=member.version)
 
@@ -76,7 +76,8 @@ class Session(Part):
 
     @classmethod
     def of(cls, status: SessionStatus, /, **more: Any) -> Self:
-        """Convert a session listed in the aggregator's status. more: fields of a subclass."""
+        """Create an instance from a session in the aggregator's status. more: values of the additional fields
+        of a subclass."""
         known = {name: getattr(status, name) for name in _SAME}
         return cls(state=_STATES[status.state], rounds_done=status.done, **known, **more)
 
@@ -113,7 +114,7 @@ class LiveSession(SessionDetail):
     @property
     def seconds_left(self) -> float | None:
         """Estimated seconds for the remaining rounds, if they take as long as recent ones. None before the
-        second round. A training that stops early takes less."""
+        second round. A training that stops early takes less time."""
         if len(self.rounds) < 2:
             return None
         recent = sorted(row["seconds"] for row in self.rounds[1:][-RECENT:])
@@ -134,7 +135,7 @@ class Model(Part):
 
 class EndedSession(SessionDetail, Model):
     """A session that ended, as stored in the archive. seconds: its duration; model_bytes: 0 if there is no
-    model or result; request: nonce of its signed request, '' without keys."""
+    model or result; request: nonce of its signed request, '' if the request is not signed."""
 
     state: State = "done"
     rounds_done: int = 0
@@ -187,7 +188,7 @@ class AggregatorState:
 
     @property
     def sessions(self) -> list[Session]:
-        """All sessions, with those that ended last."""
+        """All sessions. Ended sessions come last."""
         known = {ended.name for ended in self.ended}
         others = [Session.of(each) for each in self.status.sessions if each.name not in known]
         return [*others, *self.ended]

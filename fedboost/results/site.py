@@ -33,11 +33,11 @@ class StoredRequest(Frozen):
 
     Attributes:
         digest, bytes: digest and size of its terms.
-        analyst: who signed it, '' without keys.
-        first, last: times when it first and last arrived, in seconds since 1970.
+        analyst: the analyst who signed the request, '' if analysts have no keys.
+        first, last: times when the request first and last arrived, in seconds since 1970.
         session: name of the session, '' for a preflight check.
         answer: why this site did not or would not take part, '' if it did or would.
-        lacks_approval: True if it was refused only because the terms are not approved.
+        lacks_approval: True if the only reason for the refusal was that the terms are not approved.
     """
 
     digest: str
@@ -72,8 +72,8 @@ class Rule(Part):
     Attributes:
         key, value: as in the site's file.
         is_set: True if the file sets the rule.
-        reason: sentence about the terms that break it.
-        instead: change of the terms that would satisfy it; "" if approval cannot help.
+        reason: sentence that says how the terms break the rule.
+        instead: change to the terms that would satisfy the rule; "" if no approval can allow the terms.
         loud: additional warning.
         names: all names in the terms that the rule does not allow, if the reason does not list them all.
     """
@@ -92,11 +92,12 @@ class ModelOrigin(Part):
     """Origin of the model that a session evaluates or checks for drift.
 
     Attributes:
-        own: True if this site signed it.
+        own: True if this site signed the model.
         others: other parties with a signature that this site accepts.
         unknown: why no signature could be verified.
         rows: minimum number of training rows in each leaf.
-        readable: maximum number of single rows' values that the analyst can learn if leaves have one row.
+        readable: maximum number of individual rows whose values the analyst can learn, if leaves have one
+            row.
     """
 
     own: bool
@@ -135,9 +136,10 @@ class ApprovalView(Part):
         origin: origin of the model in the terms, if there is one.
         counts: counts of this site's rows, if it has any.
         renamed: sentence about columns that have different names in the terms.
-        sessions: sessions that count towards max_sessions, and max_sessions.
-        predicted: the same for rows and max_predicted_rows; None unless the terms predict.
-        budget: for terms with noise, the epsilon left, and the budget's epsilon and delta.
+        sessions: number of sessions that count towards max_sessions, and that limit.
+        predicted: number of rows that count towards max_predicted_rows, and that limit; None unless the
+            session predicts.
+        budget: for terms with noise, the remaining epsilon, and the budget's epsilon and delta.
         notes: further remarks.
     """
 
@@ -157,7 +159,8 @@ class ApprovalView(Part):
 
 
 class Decision(Part):
-    """A request with the view to decide on. seen: hash of what an approval would allow."""
+    """A request, and the view on which a person decides about it. seen: hash of what an approval would
+    allow."""
 
     request: Request
     view: ApprovalView
@@ -176,7 +179,8 @@ class Spent(Part):
 
     Attributes:
         own: True for this site's current dataset.
-        took_part, never_began: number of sessions in which the parties met, and in which they never did.
+        took_part, never_began: number of sessions in which the parties were assembled at least once, and
+            number of sessions in which they never were.
         with_noise: number of sessions with noise.
         cost: total privacy cost of all releases, as mu squared.
         spent: the cost as an epsilon at delta.
@@ -197,7 +201,7 @@ class Spent(Part):
     left: float | None = None
 
     def epsilon(self, delta: float) -> float:
-        """Return the spent privacy as an epsilon at the given delta."""
+        """Return the privacy spent so far, expressed as an epsilon at the given delta."""
         return epsilon_of(math.sqrt(self.cost), delta)
 
 
@@ -235,7 +239,7 @@ class SiteBudget(Part):
 @dataclass
 class LiveSession:
     """The session in progress. since: start in seconds since 1970; rounds: number of completed rounds;
-    answers, bytes: what this site has sent."""
+    answers, bytes: number of answers and of bytes that this site has sent."""
 
     name: str
     analyst: str

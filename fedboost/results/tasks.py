@@ -79,7 +79,7 @@ class SetFigures(Part):
 
 class Split(Part):
     """Figures by level or by site. gaps: for each figure, the difference between its largest and smallest
-    value if this exceeds rounding; left_out: names of sets with too few rows."""
+    value, if the difference exceeds the rounding; left_out: names of sets with too few rows."""
 
     sets: dict[str, SetFigures]
     gaps: dict[str, Number]
@@ -96,7 +96,8 @@ class Split(Part):
 
 
 class Shares(Part):
-    """Fractions of the rows: those that the model was trained on, and those for which this is unknown."""
+    """Fraction of the rows on which the model was trained, and fraction of the rows for which this is
+    unknown."""
 
     trained: Share
     unknown: Share
@@ -137,11 +138,11 @@ class Evaluation(Result, SetFigures):
 
     Attributes:
         of: rows that were used: `held-out`, `all` or `new`.
-        caps: maps metric -> upper limit on the loss of a single row.
+        caps: maps metric -> upper limit on the loss of an individual row.
         auc, roc, bins: only for two classes; missing if a label has too few rows.
         classes: class names, if there are more than two.
         subgroups, sites: figures by column and by site, if the terms request them.
-        shares: fractions of the rows that the model was trained on.
+        shares: fraction of the rows on which the model was trained.
     """
 
     task: ClassVar[str] = "evaluate"
@@ -220,7 +221,8 @@ class Column(Part):
         missing: number of rows without a value.
         undeclared: number of rows with a level that the terms do not declare.
         levels: maps level -> rows.
-        quantiles: maps fraction -> interval that contains the quantile; None if too few rows lie beyond it.
+        quantiles: maps fraction -> interval that contains the quantile; None if too few rows lie beyond the
+            quantile.
         constant: True if all values are equal.
         gap: interval between two groups of values that are so far apart that they may have different units.
     """
@@ -330,7 +332,7 @@ class Counted(Part):
     counts: list[Count]
 
     def fits(self, name: str, values: Sequence[float] | Sequence[str], size: int, rows: int) -> bool:
-        """Return whether this is the column with this name, with each of its rows counted once.
+        """Return whether this is the column with this name, and counts each row exactly once.
 
         Args:
             name: name of the column.
@@ -477,9 +479,9 @@ def _compared(before: BinCounts, after: BinCounts) -> Iterator[DriftColumn]:
 
 
 def _index(then: Counted, now: Counted, least: int) -> dict[str, Any]:
-    """Return the stability index of a column and its bins. Bins are grouped until each group has `least` rows
-    now, or would have them without drift. Counts are coarse, so an index of smaller groups would mostly
-    measure their rounding."""
+    """Return the stability index of a column and its bins. Bins are merged until each group has at least
+    `least` rows now, or would have that many without drift. Counts are rounded, so an index of smaller groups
+    would mostly measure the rounding."""
     groups = joined(then.groups, now.groups)
     before, after = then.by_group(groups), now.by_group(groups)
     expected = before * (after.sum() / before.sum())
@@ -517,8 +519,8 @@ class Trial(Part):
 
 
 class Tuning(Result):
-    """Results of the candidate settings of a tuning session. metric: name of the metric on the validation
-    rows that candidates are ranked by; best: index of the best trial among those that were trained
+    """Result of a tuning session: the trial of each candidate. metric: name of the metric by which candidates
+    are ranked, computed on the validation rows; best: index of the best trial among those that were trained
     longest."""
 
     task: ClassVar[str] = "tune"

@@ -1,8 +1,8 @@
 """The analyst's client: submits terms to an aggregator, follows the training and receives the model.
 
-A `Training` yields one row per round as the round ends; afterwards it has the `model`. The session runs at
-the aggregator. If the connection is lost, the client reconnects, and the same terms lead back to the same
-session.
+Iterating over a `Training` yields one row as soon as each round ends. Afterwards, `Training.model` is the
+trained model. The session runs at the aggregator. If the connection is lost, the client reconnects and
+submits the same terms, which lead back to the same session.
 Raises: SessionFailed with the aggregator's message if the session fails. ConfigError if no aggregator answers
 within `wait` seconds. PeerError if the model has different terms or an invalid signature.
 """
@@ -48,8 +48,8 @@ from fedboost.wire.messages import (
 
 REDIAL_SECONDS = 1.0  # between two attempts to reach a lost aggregator
 MAX_REQUESTS = 5
-"""Maximum number of signed requests per training. Each is valid for one session, and an aggregator that has
-lost the session must start another one."""
+"""Maximum number of signed requests per training. A request is valid for one session only, so an aggregator
+that has lost the session needs another request to start a new one."""
 STOP_SECONDS = 5.0  # to send the aggregator a command
 STOP_LOST_SECONDS = 0.2  # the same, while it does not answer
 
@@ -80,8 +80,8 @@ class _Line:
         self._lost = self._said = not reached
 
     def command(self, request: bytes) -> bool:
-        """Send the aggregator a command. Returns False if it could not be reached, which takes little time
-        while the connection is already lost."""
+        """Send a command to the aggregator. Returns False if the aggregator cannot be reached. While the
+        connection is known to be lost, the wait is short."""
         wait = STOP_LOST_SECONDS if self._lost else STOP_SECONDS
         try:
             list(channel.stream(channel.TRAIN, self._address, self.bundle, request, wait))
@@ -91,8 +91,8 @@ class _Line:
 
 
 class Training:
-    """Handle of a running training. Iterate over it to get one row per round; afterwards it has `model`,
-    `history` and `traffic`."""
+    """Handle of a running training. Iterate over it to get one row per round. Afterwards, `model`, `history`
+    and `traffic` describe the finished training."""
 
     def __init__(
         self, address: str, bundle: Bundle | None, terms: Terms, wait: float, on_waiting: OnWaiting | None
@@ -115,13 +115,14 @@ class Training:
         """Maps round -> total bytes at the end of that round, as counted by the aggregator's current
         process."""
         self.asked: datetime | None = None
-        """Time of the request that started the session, if it was an earlier request of this analyst; else
-        None."""
+        """Time of the request that started the session. None unless it was an earlier request of this
+        analyst."""
         self._model: Model | PartyModel | None = None
         self._enough = False
         """True if the training must end after the current round."""
         self._finishing = False
-        """True if the aggregator's current process has received that command."""
+        """True if the aggregator's current process has received the command to end after the current
+        round."""
         self._requests: list[Request] = []
         """Requests signed by this object: one per connection, up to MAX_REQUESTS, because each is valid for
         one session."""
@@ -134,8 +135,8 @@ class Training:
 
     @property
     def model(self) -> Model | PartyModel:
-        """The trained model or, if parties keep their parts of it, a `PartyModel` with its structure. Waits
-        for the training to end. Raises SessionFailed if it ends without a model."""
+        """The trained model. If parties keep their parts of the model, it is a `PartyModel` with the
+        structure of the trees. Waits for the training to end. Raises SessionFailed if there is no model."""
         for _ in self._rows:
             pass
         if self._model is None:
@@ -222,8 +223,8 @@ class Training:
         }
 
     def _signed_request(self) -> Request | None:
-        """Return a signed request for a session, which is a new one until there are MAX_REQUESTS. Returns
-        None if this analyst has no keys."""
+        """Return a signed request for a session. Signs a new one, unless MAX_REQUESTS were signed already;
+        then returns the last one. Returns None if this analyst has no keys."""
         if (bundle := self._line.bundle) is None:
             return None
         if len(self._requests) < MAX_REQUESTS:
@@ -259,24 +260,26 @@ class Training:
 
 
 class Connection(TaskRequests):
-    """Client of an aggregator, with which an analyst submits terms for training and other tasks."""
+    """Client with which an analyst submits terms to an aggregator, for training and other tasks."""
 
     def __init__(self, address: str, bundle: Bundle | None) -> None:
         self._address = address
         self._bundle = bundle
 
     def train(self, terms: Terms, wait: float = 60.0, on_waiting: OnWaiting | None = None) -> Training:
-        """Submit terms for training. Nothing is sent before the result is iterated over or its `model` is
-        used.
+        """Submit terms for training. Nothing is sent until the result is iterated over or its `model` is
+        read.
 
         Args:
             terms: terms that name the parties.
-            wait: maximum time in seconds to wait for the aggregator to answer; the same in all methods.
-            on_waiting: called with the names of the parties that the session waits for, when these change;
-                the same in all methods.
+            wait: maximum time in seconds to wait for the aggregator to answer. Other methods have the same
+                parameter.
+            on_waiting: called with the names of the parties that the session waits for, whenever these
+                change. Other methods have the same parameter.
 
         Returns:
-            An iterable with one row per round, which then has the `model`.
+            A `Training`: an iterable with one row per round. After the last round, its `model` is the trained
+            model.
 
         Raises:
             ConfigError: the terms name no parties.

@@ -1,9 +1,9 @@
 """TOML settings files, network addresses and the choice of keys, as used by parties, aggregators and
 analysts.
 
-Relative paths in a file are relative to the folder that contains it. Error messages have one line, which
-names the file and the key; for an unknown key it suggests the closest known one. Connections without keys
-must be requested explicitly, and are only allowed on one machine.
+Relative paths in a file are relative to the folder that contains it. An error message is one line that names
+the file and the key. For an unknown key, it suggests the closest known key. Connections without keys must be
+requested explicitly, and are only allowed on one machine.
 """
 
 import ipaddress
@@ -165,7 +165,7 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
 class ConsoleConfig(Frozen):
-    """Web pages and an HTTP API ([console](console.md))."""
+    """Settings of the [console](console.md), i.e. of the aggregator's web pages and HTTP API."""
 
     listen: str = Field(description="Address to serve the [console](console.md) at, `HOST:PORT`.")
     tokens: Path | None = Field(

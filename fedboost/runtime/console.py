@@ -118,15 +118,16 @@ class ConsoleQueries:
 
 
 # ---- A cache of rendered pages --------------------------------------------------------------------------
-# Nothing is rendered twice while it is kept, or in the event loop. Live pages are rendered at most twice a
-# second, however many requests there are.
+# A value is not rendered again while it is kept, and nothing is rendered in the event loop. Live pages are
+# rendered at most twice a second, however many requests there are.
 
 
 T = TypeVar("T")
 
 
 class RenderCache(Generic[T]):
-    """Cache of the `most` most recently rendered values. Values are rendered in threads, one at a time."""
+    """Cache that keeps the most recently rendered values. Values are rendered in a thread, and only one is
+    rendered at a time. most: number of values to keep."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -149,7 +150,7 @@ class RenderCache(Generic[T]):
 
 MAX_DOWNLOADS = 8
 PART_BYTES = 1 << 18
-DOWNLOAD_SECONDS = 600.0  # a longer download is cut off, as others wait for its place
+DOWNLOAD_SECONDS = 600.0  # a longer download is ended, so that another can start
 
 
 async def _send_model(archive: Archive, name: str, head_only: bool, send: Send) -> None:
@@ -188,11 +189,11 @@ LISTS: dict[str, Callable[[AggregatorState], Any]] = {
     "/sessions": lambda state: state.sessions,
     "/models": lambda state: [each for each in state.ended if each.model_bytes],
 }
-"""Maps path -> function that computes the answer, whose type is declared in the API's description."""
+"""Maps path -> function that computes the answer. The API's description declares the type of each answer."""
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
 """Content security policy of report pages, which have inline styles."""
 MAX_DRAWN = 4  # reports in the cache
-MAX_BODY = 2 * MAX_TO_AGGREGATOR  # most bytes of signed terms, which are JSON within JSON
+MAX_BODY = 2 * MAX_TO_AGGREGATOR  # maximum size of signed terms, which are JSON within JSON
 
 
 class Answers:
@@ -310,7 +311,7 @@ ABOUT = About("console", "console is served", "console refused", pages.CONSOLE, 
 
 
 class Console(WebApp):
-    """The console's web application. It listens from construction on; call `start` to serve and `stop` to
+    """The console's web application. It listens as soon as it is created. Call `start` to serve and `stop` to
     shut down."""
 
     def __init__(
@@ -327,7 +328,7 @@ class Console(WebApp):
             config: address and token file.
             bundle: the aggregator's certificate and key, or None.
             queries: source of the data that is shown.
-            refusals: log of refused requests, limited in rate.
+            refusals: rate-limited log of refused requests.
             log: structlog logger.
 
         Raises:
@@ -359,8 +360,8 @@ class Console(WebApp):
 
 def names_of(bundle: Bundle) -> Callable[[str], bool]:
     """Return a function that checks whether a host name is an IP address or is listed in the aggregator's
-    certificate. This protects against DNS rebinding: a website's own name that resolves to this host is
-    neither."""
+    certificate. This protects against DNS rebinding, because a website's own name is neither, even if it
+    resolves to this host."""
     leaf = x509.load_pem_x509_certificates(bundle.certificate)[0]
     known = {SERVER_NAME}
     for extension in leaf.extensions:

@@ -1,7 +1,8 @@
 """Atomic writing of files: a file is replaced completely or not at all.
 
 If a path is a symbolic link, its target is replaced. Devices, e.g. /dev/null, and the pipe behind /dev/stdout
-are written to directly. Raises: ConfigError if a path cannot be written.
+are written to directly.
+Raises: ConfigError if a path cannot be written.
 """
 
 import hashlib
@@ -70,8 +71,8 @@ def file_errors(path: Path | str, fault: str) -> Iterator[None]:
 
 
 def party_stems(names: Iterable[str]) -> dict[str, str]:
-    """Return party -> readable file name without suffix. The names differ from each other, and from those of
-    fedboost's other files, even on case-insensitive file systems."""
+    """Return party -> readable file name without suffix. Even on case-insensitive file systems, the names are
+    distinct, and differ from the names of fedboost's other files."""
     stems: dict[str, str] = {}
     used = {"aggregator", "all", "analyst", "model", "new", "terms"}
     for number, name in enumerate(names, 1):
@@ -82,8 +83,8 @@ def party_stems(names: Iterable[str]) -> dict[str, str]:
 
 
 def check_writable(path: Path, *inputs: Path, force: bool) -> None:
-    """Raise ConfigError early if `path` cannot be written later, is one of the input files, or exists
-    although `force` is False."""
+    """Raise ConfigError early if `path` cannot be written later, is one of the input files, or already exists
+    and `force` is False."""
     if _is_stream(path):
         return
     folder = Path(os.path.realpath(path)).parent
@@ -103,7 +104,7 @@ def check_writable(path: Path, *inputs: Path, force: bool) -> None:
 
 def _is_stream(path: Path) -> bool:
     """Return whether `path` is a device or a pipe that is already open. Raises ConfigError if it exists but
-    is neither that nor a regular file, because opening a named pipe might block forever."""
+    is neither a stream nor a regular file, because opening a named pipe might block forever."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 """Prometheus metrics of a process, and the HTTP page that serves them.
 
-The metrics contain numbers and the names of parties and metrics, but nothing about rows. The page has its own
-threads and only one path, /metrics. It never delays a session.
+The metrics contain numbers and the names of parties and metrics, but nothing about rows. The page is served
+by threads of its own, at the single path /metrics, and never delays a session.
 """
 
 import socket
@@ -32,7 +32,7 @@ from fedboost.wire.codec import WIRE_VERSION
 
 PATH = "/metrics"
 PATIENCE_SECONDS = 10.0  # for a client's request and its answer
-MAX_CLIENTS = 16  # at a time: each takes a thread and a file, which sessions need, too
+MAX_CLIENTS = 16  # at a time: each needs a thread and a file descriptor, as sessions do
 TURN_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 """Bucket bounds of the histogram of turn durations, in seconds."""
 
@@ -42,7 +42,7 @@ ENDS = {"session done": "done", "session failed": "failed", "left the session": 
 
 
 class Metrics:
-    """Metrics that every role has, about sessions, rounds and turns."""
+    """Metrics of sessions, rounds and turns, which every role reports."""
 
     def __init__(self, role: str) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # no creation time per counter
@@ -187,8 +187,7 @@ class MetricsPage:
     closed."""
 
     def __init__(self, metrics: Metrics, address: str, log: Any) -> None:
-        """Listen on `address` (HOST:PORT) and serve. Raises ConfigError if the address cannot be listened
-        on."""
+        """Listen on `address` (HOST:PORT) and serve. Raises ConfigError if it cannot listen there."""
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
         local = is_loopback(address)
@@ -250,7 +249,7 @@ class _Server(ThreadingHTTPServer):
 
 
 def _hang_up(request: socket.socket) -> None:
-    with suppress(OSError):  # it is over already
+    with suppress(OSError):  # the connection is closed already
         request.shutdown(socket.SHUT_RDWR)
 
 

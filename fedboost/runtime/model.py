@@ -66,7 +66,7 @@ from fedboost.views import charts
 
 @dataclass(frozen=True, repr=False)
 class Model(SignedModel):
-    """A trained model that can predict rows and explain its predictions."""
+    """A trained model. It predicts labels of rows and explains its predictions."""
 
     def predict(self, data: Any, base_margin: Any = None) -> Float64:
         """Return the predictions for the rows of a table.
@@ -74,8 +74,9 @@ class Model(SignedModel):
         Args:
             data: a table (path, pandas or Arrow) with the feature columns of the terms, or a float32 array
                 [rows, features]. Categories that the terms do not declare are treated as missing.
-            base_margin: float32 [rows], margins that the trees are added to, as in XGBoost. If the terms name
-                a base-margin column, a table must contain it, and an array requires this argument.
+            base_margin: float32 [rows]: margins to which the values of the trees are added, as in XGBoost. If
+                the terms name a base-margin column, a table must contain it, and an array requires this
+                argument.
 
         Returns:
             float64 [rows], or [rows, classes] for multi:softprob.
@@ -193,7 +194,7 @@ class Model(SignedModel):
 
     def _rows(self, data: Any, base_margin: Any) -> Callable[[], Iterator[explain.Rows]]:
         """Return a function that yields pairs of features and base margins (or None). A sparse table is
-        processed in parts, any other table as a whole."""
+        processed in chunks, any other table as a whole."""
         if isinstance(data, np.ndarray):
             if data.ndim != 2 or data.shape[1] != len(self.booster.features):
                 raise ConfigError(
@@ -204,7 +205,7 @@ class Model(SignedModel):
             if base_margin is None and self.terms.columns.base_margin is not None:
                 raise ConfigError(
                     "model-margin-missing",
-                    "the model was trained with base margins; with an array, pass column "
+                    "the model was trained with base margins; to use an array, also pass column "
                     f"{self.terms.columns.base_margin!r} of its rows as base_margin",
                 )
             rows = data.astype(np.float32, copy=False), self._base(base_margin, len(data))
@@ -228,8 +229,8 @@ class Model(SignedModel):
         if base.shape != (rows,) or self.booster.loss.outputs > 1:
             raise ConfigError(
                 "model-margin-shape",
-                f"base_margin of shape {base.shape} does not fit; pass one value for each of the {rows} "
-                "rows, to a model with one output",
+                f"base_margin has shape {base.shape}, but needs one value for each of the {rows} rows, and a "
+                "model with one output",
             )
         return base
 
@@ -261,14 +262,13 @@ def _code(value: Any, feature: str, categories: Sequence[str] | None) -> float:
 
 
 MAX_FILE_BYTES = 4 * continuation.MAX_MODEL
-"""Maximum size of a model file. It is larger than the limit for a model in terms, because a file may spell
-trees less compactly and its own terms may contain a model."""
+"""Maximum size of a model file. It is larger than the limit for a model in terms, because a file may encode
+trees less compactly, and the terms in the file may contain a model, too."""
 
 
 def text_of(model: object, folder: Path = Path(), task: Task = TASKS["train"]) -> object:
-    """Return the text with which terms include a model, for a `Model` or the path of a model file. Other
-    values are returned unchanged. folder: folder that a relative path starts from; task: as for
-    `read_file`."""
+    """Convert a `Model`, or the path of a model file, to the text that terms include. Other values are
+    returned unchanged. folder: start of a relative path; task: as for `read_file`."""
     if isinstance(model, Model):
         bins = continuation.attached(model.summary, model.terms.evaluation, task, "the model")
         facts = model.attributes() if task.measures else {}
@@ -344,8 +344,8 @@ def _read(path: Path, source: str) -> str:
 
 
 def read_trained(data: bytes, source: str) -> Model | PartyModel:
-    """Parse the content of a model file, of a model part, or of a model's structure. source: its name in
-    error messages. Raises ConfigError if the content is not one of these."""
+    """Parse the content of a model file, of a model part, or of a model's structure. source: name of the file
+    in error messages. Raises ConfigError for any other content."""
     kind: type[Model | PartyModel] = PartyModel if data.startswith(PART_BEGINS.encode()) else Model
     return kind.from_bytes(data, source)
 
@@ -401,8 +401,8 @@ class Result:
 
 
 def finish(session: AggregatorSession, meter: Meter, parts: Iterable[Part] = ()) -> Result:
-    """Return the result of a finished session. meter: its traffic and rounds; parts: model parts that parties
-    keep. Raises SessionFailed if the session has no model."""
+    """Return the result of a finished session. meter: traffic and rounds of the session; parts: model parts
+    that parties keep. Raises SessionFailed if the session has no model."""
     model = trained_model_of(session)
     party_models = {part.party: PartyModel.of(part) for part in parts}
     if isinstance(model, PartyModel):
@@ -416,7 +416,7 @@ def finish(session: AggregatorSession, meter: Meter, parts: Iterable[Part] = ())
 _NOBODY = "party : "
 """Prefix of messages about rows if the party has no name."""
 MAX_FEATURES = 6  # features whose partial dependence is drawn
-MAX_DEPENDENCE_ROWS = 10_000  # most rows for partial dependence; of more, every n-th
+MAX_DEPENDENCE_ROWS = 10_000  # maximum rows for partial dependence; of more rows, every n-th is used
 
 
 UNKNOWN = {"trained": 0.0, "unknown": 1.0}

@@ -58,7 +58,7 @@ _XGBOOSTS = ("best_iteration",)  # attributes by which XGBoost leaves trees out 
 
 def facts_in(attributes: Mapping[str, str], source: str) -> dict[str, Any]:
     """Read the fields of a `SignedModel`, except the trees, from a file's attributes. source: the file's name
-    in error messages. Raises ConfigError if they are missing or malformed. Raises Altered if attributes
+    in error messages. Raises ConfigError if attributes are missing or malformed. Raises Altered if attributes
     contradict the terms or would change XGBoost's predictions."""
     try:
         terms = Terms.from_canonical(attributes[TERMS])
@@ -128,8 +128,8 @@ class SignedSession:
 
 
 def session_of(attributes: Mapping[str, str]) -> SignedSession:
-    """Read the session from a file's attributes; it is empty if there is none. Raises ValueError, TypeError,
-    KeyError or AttributeError if the attributes are malformed."""
+    """Read the session from a file's attributes. Returns an empty session if the attributes contain none.
+    Raises ValueError, TypeError, KeyError or AttributeError if the attributes are malformed."""
     signed = json.loads(attributes.get(SIGNATURES, "{}"))
     asked = json.loads(attributes.get(_PREFIX + "request", "null"))
     return SignedSession(
@@ -169,8 +169,8 @@ class SignedModel:
         rounds: the metrics of each round.
         attestations: maps party -> its signature over the session; empty if parties have no keys.
         session: digest of the session, which the signatures cover.
-        rosters: maps round -> parties whose rows were summed, for each round in which this changed; empty if
-            it was always all of them.
+        rosters: maps round -> parties included in the sums from then on, for each round in which these
+            parties changed; empty if all parties were always included.
         request: the analyst's signed request for the session, which the signatures cover.
         salts: in an assembled model, maps party -> salt of the hash of its part.
         summary: results of the training other than trees, as JSON.
@@ -209,7 +209,7 @@ class SignedModel:
 
     @property
     def outline(self) -> ModelSummary:
-        """What is printed about the model, without its trees."""
+        """Summary of the model for printing, without its trees."""
         return ModelSummary(
             terms=self.terms,
             fingerprint=self.fingerprint,
@@ -223,7 +223,8 @@ class SignedModel:
 
     @property
     def importances(self) -> dict[str, list[float]]:
-        """Maps feature -> the values of its IMPORTANCES, highest gain first."""
+        """Maps feature -> its value of each measure in IMPORTANCES. Features with the highest gain come
+        first."""
         by_kind = [self.booster.importance(kind) for kind in IMPORTANCES]
         return {name: [values[name] for values in by_kind] for name in by_kind[0]}
 
@@ -281,13 +282,13 @@ class SignedModel:
         if (signed_by.name, signed_by.role) != (party, key_exchange.PARTY) or party not in self.parties:
             return f"the signature of party {party} was made by {signed_by.role} {signed_by.name}"
         if structure not in (None, attest.structure):
-            return f"party {party} signed trees that differ from those of the model"
+            return f"party {party} signed trees that differ from the model's trees"
         hides = self.terms.hides_columns and not self.terms.keeps_parts
         if hides and attest.thresholds != packed(self.terms, party, self.booster.trees):
-            return f"party {party} signed thresholds that differ from those of the model"
+            return f"party {party} signed thresholds that differ from the model's thresholds"
         if self.terms.keeps_parts and not self._has_part(party, attest.part):
             return (
-                f"party {party} signed a part that differs from that of the model, or the file lacks its salt"
+                f"party {party} signed a part that differs from the model's part, or the file lacks its salt"
             )
         nonce = b"" if self.request is None else self.request.nonce
         statement = key_exchange.attestation(self.terms, nonce, self.session, party, attest)
@@ -298,8 +299,8 @@ class SignedModel:
         return ""
 
     def _has_part(self, party: str, digest: bytes) -> bool:
-        """Return whether the model contains the part that a party signed. The part's salt proves that;
-        without a salt, the party's part must be empty."""
+        """Return whether the model contains the part that a party signed, according to the hash of the part
+        and its salt. Without a salt, the party's part must be empty."""
         part, salt = part_in(self.booster, self.terms, party), self.salts.get(party)
         if salt is not None:
             return digest_of(part, salt) == digest
@@ -417,7 +418,7 @@ def contents(text: str, source: str, holders: int = 0) -> dict[str, Any]:
 def belonging(booster: Booster, terms: Terms) -> Booster | None:
     """Return a file's trees with the loss function of the terms, or None if the trees cannot come from a
     training under these terms."""
-    if terms.objective.loss.xgboost_equivalent == booster.loss:  # the file has only XGBoost's objectives
+    if terms.objective.loss.xgboost_equivalent == booster.loss:  # the file only names objectives of XGBoost
         booster = replace(booster, loss=terms.objective.loss)
     columns = terms.columns.features, tuple(terms.columns.categorical), terms.objective.name
     fits = columns == (booster.features, booster.categorical, booster.objective)
@@ -433,8 +434,8 @@ def session_file(model: Path) -> Path:
 
 
 def read_session(path: Path) -> SignedSession | None:
-    """Read a session file written by `SignedModel.save`. Returns None if there is none. Raises ConfigError if
-    the file cannot be read or is something else."""
+    """Read a session file written by `SignedModel.save`. Returns None if the file does not exist. Raises
+    ConfigError if it cannot be read or is not a session file."""
     try:
         attributes = json.loads(path.read_bytes())
         return session_of(attributes) if SIGNATURES in attributes else None
@@ -452,7 +453,8 @@ def read_session(path: Path) -> SignedSession | None:
 
 
 def _continues(booster: Booster, terms: Terms) -> bool:
-    """Return whether a model starts with the trees of the model that its terms continue, if any."""
+    """Return whether a model starts with the trees of the model in its terms, if its training continued
+    one."""
     first = terms.earlier
     if first is None:
         return True
@@ -510,7 +512,7 @@ def part_in(booster: Booster, terms: Terms, party: str) -> Booster:
 
 
 MAX_TREES = 3
-MAX_LEAVES = 64  # most leaves of a tree drawn in a page
+MAX_LEAVES = 64  # maximum number of leaves of a tree drawn in a page
 
 
 def written(
@@ -584,7 +586,7 @@ def sign_terms(terms: Terms, bundle: Bundle | None) -> bytes:
 
 
 def request_of(terms: Terms, bundle: Bundle, wish: bytes = key_exchange.SESSION) -> Request:
-    """Sign a request for a session under these terms, at the current time. wish: what is requested, a session
+    """Sign a request for a session under these terms, at the current time. wish: what is requested: a session
     (default) or a preflight check."""
     nonce = os.urandom(key_exchange.NONCE_BYTES)
     return key_exchange.request(bundle.signer, terms, nonce, int(time.time()), wish)
@@ -592,7 +594,7 @@ def request_of(terms: Terms, bundle: Bundle, wish: bytes = key_exchange.SESSION)
 
 def from_json(data: bytes) -> tuple[str, Request | None]:
     """Parse a file with signed terms. Returns the text of the terms and the analyst's request, or None if
-    unsigned. Neither is verified. Raises ConfigError if the file has another content."""
+    unsigned. Neither is verified. Raises ConfigError if the content is not signed terms."""
     try:
         values = json.loads(data)
         text, given = values["terms"], values.get("request")
@@ -685,7 +687,7 @@ class PartyModel(SignedModel):
 
     @property
     def outline(self) -> ModelSummary:
-        """What is printed about the model, with each party's share of the gain."""
+        """Summary of the model for printing, with each party's share of the gain."""
         return super().outline.model_copy(update={"shares": self.importance})
 
     @property
@@ -743,7 +745,8 @@ class PartyModel(SignedModel):
         return part
 
     def _has_part(self, party: str, digest: bytes) -> bool:
-        """Return True: a single part cannot prove other parties' parts. `assembled` compares them instead."""
+        """Return True, because one part cannot show what other parties signed. `assembled` checks all
+        parts."""
         return True
 
     @property
@@ -846,9 +849,9 @@ def _whole(number: int, tree: Tree, by_party: Mapping[str, PartyModel], terms: T
 
 
 def terms_to_predict(model: PartyModel, rows: int, min_common_rows: int | None = None) -> Terms:
-    """Return the terms of a session that predicts with a model. They are the terms of its training, with
-    min_common_rows replaced if it is passed. rows: number of rows to predict or, if ids may repeat, of ids.
-    If a party is lost, the session ends, and the label holder must start another one."""
+    """Return the terms of a session that predicts with a model: the terms of its training, with
+    `min_common_rows` replaced if it is passed. If a party is lost, such a session ends, and the label holder
+    must start another one. rows: number of rows to predict or, if ids may repeat, number of ids."""
     fewest = model.terms.vertical.min_common_rows if min_common_rows is None else min_common_rows
     return model.terms.changed(
         predict_with=model.id, predict_rows=rows, min_common_rows=fewest, on_loss="stop"

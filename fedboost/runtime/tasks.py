@@ -35,8 +35,8 @@ from fedboost.views.results import document, hints
 class Reported(Result):
     @classmethod
     def from_model(cls, model: SignedModel, traffic: Traffic) -> Self:
-        """Create the result of a session from the signed model that it returned. Raises PeerError if it is
-        not a valid result of this kind."""
+        """Create the result of a session from the signed model that the session returned. Raises PeerError if
+        the model does not contain a valid result of this kind."""
         return cls.read(model.summary, _session(model, traffic))
 
     def report(self, path: Path | str | None = None) -> str:
@@ -53,7 +53,7 @@ class Description(Reported, tasks.Description):
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """Suggested changes to the terms or tables, one sentence each."""
+        """Suggested changes to the terms or tables. Each is one sentence."""
         return tuple(map(str, hints(self)))
 
 
@@ -66,9 +66,9 @@ class Drift(Reported, tasks.Drift):
 
     @classmethod
     def held_against(cls, reference: BinCounts, model: SignedModel, traffic: Traffic) -> Self:
-        """Create the result of a session from the signed model that it returned. reference: row counts by bin
-        in the training, which the current rows are compared with. Raises PeerError if it is not a valid
-        result of this kind."""
+        """Create the result of a session from the signed model that the session returned. reference: number
+        of training rows by bin, with which the current rows are compared. Raises PeerError if the model does
+        not contain a valid result of this kind."""
         return cls.compared(model.summary, reference, _session(model, traffic))
 
 
@@ -124,8 +124,9 @@ def evaluation_terms(
 def drift_terms(
     model: Model | Path | str, terms: Terms | None = None, min_count: int | None = None
 ) -> tuple[Terms, BinCounts]:
-    """Return the terms for comparing rows with a model's reference distribution, and that reference.
-    Arguments are as for `drift`. Raises ConfigError if the model has no usable reference."""
+    """Return the terms of a drift session and the model's reference distribution, with which the rows are
+    compared. Arguments are as for `drift`. Raises ConfigError if the model has no usable reference
+    distribution."""
     if isinstance(model, PartyModel):
         raise ConfigError("model-is-part", _A_PART)
     if not isinstance(model, Model):
@@ -216,7 +217,7 @@ def sampled(
 
 
 def _short(value: float, values: Sequence[float]) -> float:
-    """Return a number rounded to four significant digits, within its range."""
+    """Return a number rounded to four significant digits, but not beyond the range of `values`."""
     if len(values) != 2 or isinstance(value, int):
         return value
     return min(max(float(f"{value:.4g}"), values[0]), values[1])
@@ -297,9 +298,9 @@ def terms_to_tune(
 
 
 def draw(space: Mapping[str, Sequence[float]], number: int, seed: int) -> list[dict[str, float]]:
-    """Draw `number` points of a search space as a Latin hypercube: the range of each setting is divided into
-    `number` equal parts, and each part contains one value. space: setting -> [low, high], or a list of
-    values. Returns setting -> value for each point."""
+    """Draw points of a search space as a Latin hypercube: the range of each setting is divided into as many
+    equal parts as there are points, and each part contains one value. space: setting -> [low, high], or a
+    list of values; number: number of points. Returns setting -> value for each point."""
     draws = np.random.default_rng(seed)
     columns = {}
     for name, values in space.items():
@@ -309,8 +310,8 @@ def draw(space: Mapping[str, Sequence[float]], number: int, seed: int) -> list[d
 
 
 def _value(name: str, values: Sequence[float], part: float) -> float:
-    """Return a setting's value at position `part`, 0 to 1, of its interval [low, high] or of its list of
-    values."""
+    """Return a setting's value at a relative position in its interval [low, high] or in its list of values.
+    part: the position, 0 to 1."""
     if len(values) != 2:
         return values[min(int(part * len(values)), len(values) - 1)]
     low, high = values
@@ -392,7 +393,7 @@ class TaskRequests(ABC):
         rows: str | None = None,
     ) -> Evaluation:
         """Evaluate a model on the rows of all parties and wait for the result. The parties are those named in
-        `terms`, or else in the model's terms. rows may also be "new", for rows added since the training.
+        `terms`, or else in the model's terms. `rows` may also be "new", for rows added since the training.
         Other arguments are as for `fedboost.evaluate`."""
         agreed = evaluation_terms(model, terms, by, by_site, threshold, min_count, rows)
         return Evaluation.from_model(*self._result(agreed, wait, on_waiting))
@@ -421,8 +422,8 @@ class TaskRequests(ABC):
 def _simulated(
     terms: Terms, shards: Any, seed: int, nthread: int, site: str | None, by_tables: bool = False
 ) -> tuple[SignedModel, Traffic]:
-    """Run a session in this process and return its signed model and its traffic. by_tables: the parties are
-    those of the tables rather than of the terms."""
+    """Run a session in this process and return its signed model and its traffic. by_tables: take the parties
+    from the tables, not from the terms."""
     from fedboost.runtime.local import (
         simulation,
     )  # late, as it is slow and an aggregator's analyst needs none
@@ -473,7 +474,7 @@ def drift(
     Args:
         model: a model trained with `reference = true`, or the path of its file.
         shards, seed, nthread, site: as for `simulate`; no labels are needed.
-        terms: terms whose columns to use instead of the model's.
+        terms: use the columns of these terms instead of the model's.
         min_count: counts of fewer rows than this are hidden (default: as in the terms).
 
     Raises:
@@ -504,10 +505,9 @@ def evaluate(
     Args:
         model: a model, or the path of a file from fedboost or XGBoost.
         shards, seed, nthread, site: as for `simulate`.
-        terms: terms with the columns and parties, required for XGBoost's own files. Without terms, the
-            parties are those of the tables; `plain` may be the only protection that allows them if they are
-            few.
-        by: categorical features whose levels results are split by.
+        terms: terms with the columns and parties; required for XGBoost's own files. Without terms, each table
+            is a party. If there are only a few parties, `plain` may be the only protection that allows them.
+        by: categorical features. Results are also reported for each of their levels.
         by_site: also split results by site.
         threshold: probability above which a row is predicted positive.
         min_count: counts of fewer rows than this are hidden (default: as in the terms).
@@ -533,7 +533,8 @@ def tune(
     nthread: int = 1,
     site: str | None = None,
 ) -> Tuning:
-    """Train candidate settings in parallel in this process, dropping the worst on the validation rows.
+    """Train candidate settings in parallel in this process. Candidates that do worst on the validation rows
+    are dropped.
 
     Over the network, use `fedboost tune` or `connect(...).tune(terms)`.
 
@@ -587,8 +588,9 @@ _ALWAYS_WRITTEN = {"parties", "objective", "rounds", "max_depth", "learning_rate
 def terms_to_toml(
     terms: Terms, comments: Mapping[str, str] = MappingProxyType({}), model: str | None = None
 ) -> str:
-    """Format terms as TOML for an analyst to edit: the most common settings and those that were set, with
-    columns last. comments: key -> comment above it; model: path for xgb_model, relative to the file."""
+    """Format terms as TOML for an analyst to edit. The result has the most common settings and all settings
+    that were set; columns come last. comments: key -> comment above it; model: path for xgb_model, relative
+    to the file."""
     values = terms.model_dump(mode="json")
     values |= {} if model is None else {"xgb_model": model}
     keys = _ALWAYS_WRITTEN | terms.model_dump(exclude_unset=True).keys()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedboost.terms.terms import Terms
 
 TABLE_AVAILABLE: Literal["at hand"] = "at hand"
-"""Kind of a party's event when it has connected to the aggregator."""
+"""Kind of the event that a party reports when it has connected to the aggregator."""
 
 Row = dict[str, float]
 """One round of the history: `round`, metrics by name, `seconds` and `bytes`."""
@@ -35,7 +35,7 @@ def logger(role: str, log_format: str = "text", log_level: str = "info") -> Any:
     """Return a structured logger that writes to standard error: `time [level] event key=value ...`, or one
     JSON object per line. Text is coloured if the terminal supports it and NO_COLOR is not set. Raises
     ConfigError if the format or level is unknown."""
-    import structlog  # late, as it imports rich: a training in this process needs neither
+    import structlog  # late, because it imports rich, and a training in this process needs neither
 
     _check_choice("--log-format", log_format, FORMATS)
     _check_choice("--log-level", log_level, LEVELS)
@@ -96,8 +96,9 @@ Kind = Literal[
     "session failed",
     "left the session",
 ]
-"""Kinds of events. Sessions that are offered or go on, and turns, may have started before this process did. A
-paused session neither runs nor has ended. "bytes" reports that bytes were received or sent."""
+"""Kinds of events. A session that is offered or goes on, or a turn, may have started before this process did.
+A paused session is not running, but has not ended either. "bytes" reports that bytes were received or
+sent."""
 LINES: dict[Kind, tuple[str, ...]] = {
     "party here": ("party",),
     "party gone": ("party", "reason"),
@@ -114,7 +115,7 @@ LINES: dict[Kind, tuple[str, ...]] = {
 WARNINGS = "session failed", "left the session"
 
 
-class Event(NamedTuple):  # one for each message: a frozen dataclass takes five times as long to make
+class Event(NamedTuple):  # created for each message: a frozen dataclass takes five times as long
     """An event in this process, for its log, metrics and pages. Unused fields keep their defaults.
 
     Attributes:
@@ -186,8 +187,8 @@ class Meter:
     def __init__(
         self, parties: Iterable[str], moved: Callable[..., object] = lambda party, received, sent: None
     ) -> None:
-        """parties: names of the parties; moved: called with the keywords party, received and sent, the bytes
-        received from it and sent to it."""
+        """Start to measure. parties: names of the parties; moved: called with the keywords `party`,
+        `received` (bytes received from this party) and `sent` (bytes sent to it)."""
         self._moved = moved
         self.traffic: dict[str, tuple[int, int]] = dict.fromkeys(parties, (0, 0))
         self.history: list[Row] = []

@@ -40,8 +40,8 @@ VARIABLES = {
 
 
 class MLflowCallback:
-    """Logs a training as an MLflow run. A context manager that is called with each row of the training's
-    history.
+    """Logs a training as an MLflow run. Use it as a context manager, and call it with each row of the
+    training's history.
 
         with fb.MLflowCallback(terms, "http://mlflow.example.org:5000") as log:
             result = fb.simulate(terms, sites, on_round=log)

@@ -82,8 +82,8 @@ _STATES = {
 
 
 def waiting(parties: Sequence[str], absent: Mapping[str, datetime | None]) -> str:
-    """Return a sentence about the parties that a session waits for. absent: party -> when it was last
-    connected, None if never, for the parties that are not connected."""
+    """Return a sentence about the parties that a session waits for. absent: maps each party that is not
+    connected -> time when it was last connected, None if never."""
     if not parties:
         return "waiting: another session is running"
     seen = {party: 0 if last is None else int(last.timestamp()) for party, last in absent.items()}
@@ -97,7 +97,7 @@ def _away(seen: int) -> str:
 
 
 def status(facts: Status) -> Document:
-    """Return the document with the connected members, the sessions, and the parties that each one waits
+    """Return the document with the connected members, the sessions, and the parties that each session waits
     for."""
     listed = ("Sites", sites_of(facts)), ("Analysts", analysts_of(facts))
     runs = [each for each in facts.sessions if each.state is SessionState.RUNNING]
@@ -160,7 +160,7 @@ def _state(member: Member, awaited: Collection[str]) -> Inline:
 
 
 def about(facts: Status, session: SessionStatus) -> Entries:
-    """Return what is known about a session, as keys with text."""
+    """Return the facts known about a session, as lines with a key and a text."""
     done = f", {session.done} of {session.rounds} rounds done" if session.name else ""
     lines: list[tuple[str, Line]] = [
         ("session", (Code(session.name or "a session"), f" {_STATES[session.state]}{done}")),
@@ -181,7 +181,7 @@ def agreed(session: SessionStatus | Session, task: str) -> Iterator[tuple[str, L
 
 
 def waits_for(facts: Status, session: SessionStatus) -> str:
-    """Return the parties that a session waits for, each with the reason, as text."""
+    """Return a list, as one string, of the parties that a session waits for, each with the reason."""
     if not session.awaited:
         return "the running session" if session.state is SessionState.WAITING else "no particular site"
     why = dict.fromkeys(session.awaited, _away(0))
@@ -302,7 +302,8 @@ def _traffic(session: SessionDetail) -> Figure:
 
 
 def _metrics(session: SessionDetail) -> Iterator[Figure]:
-    """Yield the metrics of the last round over the rows of all parties, those of validation rows first."""
+    """Yield the metrics of the last round over the rows of all parties. Metrics of validation rows come
+    first."""
     done = len(session.rounds)
     curves = [each for each in curves_of(session.rounds[-1:]) if not each.party]
     for curve in sorted(curves, key=lambda each: each.rows != VALIDATION)[:MAX_METRICS]:

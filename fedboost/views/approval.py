@@ -79,7 +79,7 @@ RELAYED = {
     "leaf bits": "for each of {rows} requested row ids (people), which way it goes at each of this site's "
     "splits",
 }
-"""Maps kind of a relay -> what other parties receive, if its name does not say so."""
+"""Maps kind of a relay -> what other parties receive, if the name of the kind does not say so."""
 
 APPROVE = "fedboost approve terms.toml"
 """The command with which a site approves terms, as quoted in refusals."""
@@ -158,12 +158,12 @@ RELAXED: dict[tuple[str, object], str] = {
     (
         "by_columns",
         True,
-    ): "OTHER PARTIES LEARN ABOUT SINGLE ROWS: which way they go at splits and, under plain, their labels.",
+    ): "OTHER PARTIES LEARN ABOUT INDIVIDUAL ROWS: which way they go at splits, and under plain the labels.",
     ("model", "whole"): "THE ANALYST GETS CUT POINTS OF THIS SITE'S COLUMNS: the whole model contains them.",
     (
         "evaluate",
         "any",
-    ): "THE ANALYST MAY READ VALUES OF SINGLE ROWS: some leaves of the model may contain one row.",
+    ): "THE ANALYST MAY READ VALUES OF INDIVIDUAL ROWS: some leaves of the model may contain one row.",
     (
         "target_means",
         True,
@@ -185,14 +185,15 @@ _OF_FEATURES = ("base margin", "features", "categories")
 """Keys of the lines about columns that are needed even if labels are not read."""
 Entry = tuple[str, Line]
 Lines = Sequence[Entry]
-"""Keys with their text. An entry without a key continues the previous one."""
+"""Lines, each with a key and a text. A line with an empty key continues the previous one."""
 
 
 def _of_other_tasks(
     terms: Terms, analysts: Sequence[str], participants: Lines, origin: ModelOrigin | None = None
 ) -> list[Entry]:
-    """Return what a session does with the rows, and who learns what from it. participants: lines about the
-    parties, from `_participants`; origin: origin of the model that is measured, if a site examined it."""
+    """Return lines that say what a session does with the rows, and who learns what from it. participants:
+    lines about the parties, from `_participants`; origin: origin of the model that the session evaluates, if
+    a site examined it."""
     does, given = {"describe": _description, "evaluate": _evaluation, "drift": _drift}[terms.task.name](terms)
     return [
         *does,
@@ -267,7 +268,7 @@ def _origin(origin: ModelOrigin) -> Lines:
     if origin.rows == 1:
         leaves = (
             "some leaves of this model may contain a single row; the analyst can learn the values of at most "
-            f"{origin.readable:,} single people per session"
+            f"{origin.readable:,} individual people per session"
         )
     return [("signed by", signed), ("leaves", leaves)]
 
@@ -281,7 +282,7 @@ IN_LINES = {
     *("validation_fraction", "protection", "keyholder", "noise", "program", "label_holder", "blocks"),
     *("rows", "min_common_rows", "max_ids", "repeated_ids", "id_form", "model"),
     *("predict_with", "predict_rows", "min_count", "candidates", "subgroups", "threshold", "reference"),
-    "evaluate_rows",
+    *("evaluate_rows", "subsample"),
 }
 """Settings that have their own lines. Others are listed if they differ from their defaults."""
 
@@ -291,8 +292,8 @@ WHO_LEARNS_WHAT, COLUMNS = "Who learns what", "Columns"
 
 
 def columns_by_role(terms: Terms, party: str = "") -> dict[str, tuple[str, ...]]:
-    """Return role -> columns with this role in the terms. party: if given, only the columns that this party
-    holds, if parties hold different columns."""
+    """Return role -> columns with this role in the terms. party: if parties hold different columns, return
+    only the columns of this party ("" for all)."""
     columns = terms.blocks.columns_of(party)
     others = {
         "weight": columns.weight,
@@ -316,7 +317,7 @@ def columns_of(terms: Terms) -> tuple[str, ...]:
 
 def summary(terms: Terms, analysts: Sequence[str] = (), origin: ModelOrigin | None = None) -> str:
     """Return the complete terms in plain words, for a person who decides on them. analysts: analysts who may
-    use them, if known; origin: origin of the model that the session measures, if a site examined it."""
+    use the terms, if known; origin: origin of the model that the session evaluates, if a site examined it."""
     lines = (line for _, group in groups(terms, analysts, None, origin) for line in group)
     return "\n".join(entry(key, plain(line)) for key, line in (("terms", terms.digest), *lines))
 
@@ -327,14 +328,14 @@ def groups(
     counts: Counts | None = None,
     origin: ModelOrigin | None = None,
 ) -> list[tuple[str, Lines]]:
-    """Return the terms in plain words as titled groups of keys with text: who learns what, the model, the
-    columns. All names are included, and all settings that differ from their defaults.
+    """Return the terms in plain words, as titled groups of lines: who learns what, the model, the columns.
+    All names are included, and all settings that differ from their defaults.
 
     Args:
         terms: the terms to describe.
-        analysts: analysts who may use them, if known.
+        analysts: analysts who may use the terms, if known.
         counts: row counts of the site, shown next to the categories, if known.
-        origin: origin of the model that the session measures, if a site examined it.
+        origin: origin of the model that the session evaluates, if a site examined it.
     """
     columns = [*_columns(terms), *_categories(terms, counts)]
     if not terms.task.by_analyst:
@@ -380,7 +381,7 @@ def _prediction(terms: Terms) -> list[Entry]:
 
 
 def _held(held: Mapping[str, Sequence[str]]) -> tuple[Inline, ...]:
-    """Return the columns of each party as text."""
+    """Return a line that lists the columns of each party."""
     parts = [
         part for party, names in held.items() for part in ("; ", f"{delimited(party)} has ", Names(names))
     ]
@@ -490,7 +491,9 @@ def _model(terms: Terms) -> list[tuple[str, str]]:
         f"cut_points {terms.histograms.cut_points}",
     ]
     if terms.draws.draws_for_trees:
-        settings.append(f"each tree is trained on {terms.draws.share_drawn:.2g} of the rows")
+        drawn = terms.draws
+        share = "this fraction" if drawn.share_drawn == drawn.subsample else f"about {drawn.share_drawn:.2g}"
+        settings.append(f"subsample {drawn.subsample} (each tree is trained on {share} of the rows)")
     if terms.histograms.vote_top_k:
         settings.append(f"vote_top_k {terms.histograms.vote_top_k}: parties vote for features")
     settings += _other_settings(terms)
@@ -623,7 +626,7 @@ def _marked(counts: Counts | None) -> dict[tuple[str, str], int]:
     return {key: n for key, n in rows.items() if counts is not None and 0 < n < counts.few}
 
 
-# ---- What training does not hide about single parties, from the aggregator and from each other ----------
+# ---- What training does not hide about each party, from the aggregator and from each other --------------
 # Guarantees: if every party learns all labels, that comes first, in capitals.
 
 
@@ -654,7 +657,7 @@ def _plain(terms: Terms) -> str:
 
 
 def _sums(terms: Terms, alone: str) -> str:
-    """Return which sums of gradients the aggregator sees. alone: what they show about a single row if
+    """Return which sums of gradients the aggregator sees. alone: what the sums show about a single row if
     min_rows_per_bin does not set a minimum."""
     fewest = terms.vertical.min_rows_per_bin
     sums = f"sums of gradients by bin, {alone}"
@@ -764,7 +767,7 @@ def _of_columns(lines: Lines, counts: Counts | None) -> Sequence[Block]:
 
 
 def rows_of_blocks(terms: Terms) -> str:
-    """Return text that says how the rows of the parties are matched, and who learns what from that."""
+    """Describe how the rows of the parties are matched, and who learns what from the matching."""
     if not terms.vertical.aligns:
         return "all rows of all tables, which are in the same order"
     vertical, name = terms.vertical, delimited(terms.columns.row_id or "")

@@ -57,7 +57,7 @@ KINDS: dict[Kind, tuple[State, str, str]] = {
         "allowed by the terms, but the protection is weaker than it appears",
     ),
 }
-"""Kind of a warning -> its state, a short description, and its meaning."""
+"""Maps kind of a warning -> its state, a short description, and its meaning."""
 
 
 # ---- A log ----------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ def _end_of_log(result: Audit) -> Iterator[Block]:
         entries = f"Entry {number} of {result.last}" if number else "The empty log before the first entry"
         yield Paragraph(f"{entries} has the expected hash: nothing up to that entry has changed.")
     yield Paragraph((f"The last entry, number {result.last}, has the hash ", Code(result.last_hash)))
-    keep = "Keep this hash elsewhere. A truncated or rewritten log has no entry with it, which "
+    keep = "Keep this hash elsewhere. A truncated or rewritten log has no entry with this hash, which "
     yield Paragraph((keep, Code("fedboost audit --expect HASH"), " detects."))
 
 
@@ -302,7 +302,8 @@ def _agreement(session: Session, agreed: Admitted) -> Iterator[tuple[str, Line]]
 
 
 def _again(session: Session) -> str:
-    """Return a clause that says how many answers were repeated in a new attempt, revealing nothing new."""
+    """Return a clause with the number of answers that were repeated in a new attempt, and what they
+    revealed."""
     again = session.again
     if not again:
         return ""

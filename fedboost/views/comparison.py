@@ -104,14 +104,14 @@ def sentence(site: SiteComparison, metric: str, advice: str = _ADVICE) -> str:
 
 
 def _joined(site: SiteComparison, metric: str) -> str:
-    """Return text with the metric of the federated model."""
+    """Return a clause with the metric of the federated model."""
     digits = digits_of(site.models[POOLED][metric].value)
     return f"{metric} {figure(site.models[FEDERATED][metric].value, digits)}"
 
 
 def _change(site: SiteComparison, metric: str) -> str:
-    """Return text with the metric of the federated and the site-alone model, and the gain with its
-    interval."""
+    """Return a clause with the metrics of the federated model and of the site-alone model, and the gain with
+    its interval."""
     digits, gain = digits_of(site.models[POOLED][metric].value), site.better_by[metric]
     word, values = "better", (gain.value, gain.low, gain.high)
     if site.verdict == "not worth it":
@@ -211,7 +211,7 @@ def digits_of(value: float) -> int:
 
 
 def figure(value: float, digits: int) -> str:
-    """Return a figure as text with this many decimals, a dash for NaN."""
+    """Format a figure with this many decimals. NaN becomes a dash."""
     return "-" if math.isnan(value) else f"{value:.{digits}f}"
 
 
@@ -219,8 +219,8 @@ def figure(value: float, digits: int) -> str:
 
 
 def as_lines(result: Comparison) -> Iterator[Mapping[str, Any]]:
-    """Yield the JSON object of each site, then the one of all sites together, which lists the sites by
-    verdict."""
+    """Yield one JSON object per site, followed by one for all sites together. The last one also lists the
+    sites by verdict."""
     yield from (_site(site, result) for site in result.sites)
     yield {
         "event": "done",

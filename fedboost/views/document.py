@@ -15,7 +15,7 @@ from fedboost.views.words import delimited
 
 # ---- Markup of a page: elements and their content ------------------------------------------------------
 # Guarantees: all text is escaped unless it is already `Markup`. Control characters and characters that change
-# the direction of text, appear as escapes. The length of a text is bounded.
+# the direction of text appear as escapes. The length of a text is bounded.
 
 
 MAX_TEXT = 4000
@@ -45,7 +45,7 @@ def joined(*parts: str) -> Markup:
 
 
 def lines(text: str) -> Markup:
-    """Return a text of several lines as markup, escaped and in full."""
+    """Return a text of several lines as markup. The text is escaped, but not shortened."""
     return Markup("\n".join(escape(printable(line.replace("\t", "  "))) for line in text.split("\n")))
 
 
@@ -82,8 +82,8 @@ class Link:
 
 @dataclass(frozen=True)
 class Names:
-    """A list of names. If it is long, only the first names are shown, and all on request. remarks: text to
-    append to each name."""
+    """A list of names. If the list is long, only its first names are shown at first; all are shown on
+    request. remarks: text to append to each name."""
 
     values: Sequence[str]
     remarks: Sequence[str] = ()
@@ -105,7 +105,7 @@ class Names:
 
 @dataclass(frozen=True)
 class Shortened:
-    """A long text, of which only `first` is shown, and `whole` on request."""
+    """A long text. Only `first` is shown at first; `whole` is shown on request."""
 
     first: str
     whole: str
@@ -184,7 +184,7 @@ class Items:
 
 @dataclass(frozen=True)
 class Entries:
-    """Keys with their text. An entry without a key continues the previous one."""
+    """Lines, each with a key and a text. A line with an empty key continues the previous one."""
 
     entries: Sequence[tuple[str, Line]]
 

@@ -185,8 +185,8 @@ def _best_rounds(result: ModelReport) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Curve:
-    """Values of a metric by round. party: party whose rows are measured, "" for all parties; rows: name of
-    the set of rows, e.g. "validation"; values: round, starting at 1 -> value."""
+    """Values of a metric by round. party: party over whose rows the metric is computed, "" for all parties;
+    rows: name of the set of rows, e.g. "validation"; values: round, starting at 1 -> value."""
 
     party: str
     rows: str
@@ -256,7 +256,7 @@ def _first_charts(result: ModelReport) -> Iterator[Block]:
 
 
 def _by_site(result: ModelReport) -> Iterator[Section]:
-    """Yield the section about metrics of single sites, if there are any."""
+    """Yield the section about metrics of individual sites, if there are any."""
     curves = [curve for curve in curves_of(result.rounds) if curve.party]
     if not curves:
         return
@@ -390,8 +390,8 @@ def figures(row: Row, terms: Terms, between: str = " ") -> str:
 
 
 def _values(row: Row, terms: Terms) -> dict[str, str]:
-    """Return name -> value, as text, of the metrics over the rows of all parties in a row of the history. The
-    value is a dash if it was not published."""
+    """Return name -> formatted value of each metric over the rows of all parties, from a row of the history.
+    A value that was not published is a dash."""
     whole = [rows for rows in terms.sets if metrics.OF_PARTY not in rows]
     names = [("" if rows == metrics.TRAIN else f"{rows}-") + name for rows in whole for name in terms.metrics]
     return dict.fromkeys(names, "-") | {name: f"{value:.5f}" for name, value in metrics_of(row).items()}
@@ -411,7 +411,8 @@ def _best_of_candidates(row: Row, terms: Terms) -> str:
 
 
 def signatures(model: ModelSummary) -> str:
-    """Return text with the protection of a model, the parties that signed it, and those that did not."""
+    """Return a clause with the protection of a model, the parties that signed it, and the parties that did
+    not."""
     parties, signed, protection = model.terms.parties, model.signed_by, model.terms.hiding.protection
     missing = [party for party in parties if party not in signed]
     if len(missing) == len(parties):
@@ -675,7 +676,7 @@ def _workers(result: Workers) -> Section:
 
 def importances(booster: Booster, terms: Terms, by_feature: Mapping[str, Sequence[float]]) -> Document:
     """Return the document with feature importance, and a warning if noise makes it meaningless. by_feature:
-    feature -> its IMPORTANCES, the highest gain first."""
+    maps feature -> its value of each measure in IMPORTANCES, highest gain first."""
     drawn = terms.noise is not None and terms.noise.method != "hist"
     worthless = (
         "Trained with noise: splits are drawn at random, so these figures do not show which features "

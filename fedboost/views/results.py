@@ -113,12 +113,12 @@ def quality(result: Evaluation, labels: Sequence[str]) -> Section | None:
 
 
 def rows_warnings(result: Evaluation) -> Iterator[str]:
-    """Yield a warning if the model was trained on some of the rows, or may have been."""
+    """Yield a warning if the model was trained on some of the rows, and one if that is not known."""
     trained, unknown = result.shares.trained, result.shares.unknown
     if result.of == "all" and trained:
         yield (
             f"The model was trained on {trained:.0%} of these rows, and fits them better than other rows. "
-            "Measure rows that were held out in training (--rows held-out) or added since (--rows new)."
+            "Use rows that were held out in training (--rows held-out) or added since (--rows new)."
         )
     if result.of == "all" and unknown:
         yield (
@@ -130,7 +130,7 @@ def rows_warnings(result: Evaluation) -> Iterator[str]:
 def remarks(result: Evaluation) -> Iterator[str]:
     """Yield sentences about the precision of the figures, missing figures, and the option that shows more."""
     unit = result.unit
-    yield f"Counts are accurate to {unit} rows, and {unit} rows change the last digit of other figures."
+    yield f"Counts are accurate to {unit} rows. In other figures, {unit} rows change only the last digit."
     for name, cap in result.caps.items():
         yield f"In {name}, the loss of a row is capped at {cap:g}: fewer than {unit} rows have a larger loss."
     few = [*_too_few(result)]
@@ -308,17 +308,18 @@ def _within(within: float | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Return a figure as text, “…” for None."""
+    """Format a figure. None becomes “…”."""
     return "…" if value is None else f"{value:.5g}"
 
 
 def count(value: int | None) -> str:
-    """Return a number of rows as text, “…” for None (too small to be shown)."""
+    """Format a number of rows. None (too small to be shown) becomes “…”."""
     return "…" if value is None else f"{value:,}"
 
 
 def share(value: float | None) -> str:
-    """Return a fraction of rows as a percentage with all digits to which it is rounded, “…” for None."""
+    """Format a fraction of rows as a percentage, with all digits to which it was rounded. None becomes
+    “…”."""
     return "…" if value is None else f"{100 * value:.4g}%"
 
 
@@ -326,7 +327,7 @@ def share(value: float | None) -> str:
 
 
 MUCH_MISSING = 0.5
-"""If a larger fraction of a column's values is missing, there is a hint."""
+"""If a larger fraction of a column's values is missing, a hint is shown."""
 SHOWN_LEVELS = 6
 """Maximum number of levels that a hint lists."""
 _QUANTILES = ("0.05", "0.25", "0.5", "0.75", "0.95")
@@ -353,7 +354,7 @@ def description(result: Description) -> Document:
 
 
 def hidden(result: Description) -> str:
-    """Return a sentence or two about what is left out of the description."""
+    """Return one or two sentences about what the description omits."""
     if result.noise:
         return (
             f"“…” stands for values lost in the noise, whose standard deviation is {result.noise:.3g} rows."
@@ -506,7 +507,7 @@ def quantile(interval: Interval | None) -> str:
 
 
 def share_of(known: int | None, rows: int) -> str:
-    """Return a count as a percentage of all rows, “…” for None."""
+    """Format a count as a percentage of all rows. None becomes “…”."""
     return "…" if known is None else "0" if not known else f"{max(known / max(rows, 1), 0.001):.1%}"
 
 
@@ -576,7 +577,7 @@ def verdict(result: Drift) -> Verdict:
     about = [f"{_what(result)}.", *([of_score[score.verdict]] if score.verdict in of_score else [])]
     if state != "good":
         about.append(
-            "By itself, this does not make the model worse: measure it on rows with a known outcome "
+            "Drift alone does not make the model worse: evaluate it on rows with a known outcome "
             "(fedboost evaluate)."
         )
     return Verdict(text, state, about)
@@ -622,7 +623,7 @@ def _shares(column: DriftColumn) -> Iterator[tuple[DriftBin, float, float]]:
 
 
 def most_moved(column: DriftColumn) -> str:
-    """Return text about the bin whose share of rows changed most, or "" if no change is visible after
+    """Return a clause about the bin whose share of rows changed most, or "" if no change is visible after
     rounding."""
     if column.psi is None:
         return ""
@@ -704,8 +705,9 @@ MAX_ALIKE = 5
 
 
 def by_kind(oddities: Iterable[Oddity]) -> Iterator[tuple[Oddity, str]]:
-    """Yield oddities (findings about columns), the most severe first, up to MAX_ALIKE of each kind. The last
-    one of a kind comes with a sentence about the other columns, for which "" is yielded otherwise."""
+    """Yield up to MAX_ALIKE findings of each kind, the most severe kinds first, each with a sentence. For the
+    last finding of a kind, the sentence is about the remaining columns with such a finding; otherwise it is
+    ""."""
     alike: dict[str, list[Oddity]] = {}
     for oddity in by_severity(oddities):
         alike.setdefault(oddity.kind, []).append(oddity)
@@ -718,7 +720,7 @@ def by_kind(oddities: Iterable[Oddity]) -> Iterator[tuple[Oddity, str]]:
 
 def notices(oddities: Iterable[Oddity]) -> Iterator[str]:
     """Yield a line for each finding that is worth reporting, and a line for further columns with the same
-    one."""
+    kind of finding."""
     for oddity, others in by_kind(each for each in oddities if each.is_worth_a_line):
         advice = f"; {oddity.advice}" if oddity.advice else ""
         yield f"{delimited(oddity.column)}: {oddity.sentence}{advice}"

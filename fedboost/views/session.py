@@ -1,5 +1,5 @@
-"""Sections that the page of every session contains: who agreed to what, who learns what, and the traffic.
-Also the privacy card, and the plan of terms with noise.
+"""Sections that the page of every session contains: who agreed to what, who learns what, and the traffic. The
+module also creates the privacy card, and the plan of terms with noise.
 
 Guarantees: the content depends only on the terms, the signatures and the counted bytes. It includes every
 party, column and category in the terms, and every setting that differs from its default.
@@ -57,7 +57,7 @@ def session_warnings(session: Ended) -> Iterator[str]:
 # ---- The agreement, and who learns what: the same text that a person at a site approved -----------------
 
 
-NO_NOISE = "without noise, nothing limits what the sums and the model itself reveal about single rows"
+NO_NOISE = "without noise, nothing limits what the sums and the model itself reveal about individual rows"
 _OF_A_MODEL = (
     "Anyone who has the model file learns its thresholds, gains, covers and leaf values, which are computed "
     "from sums over the rows of all parties."
@@ -90,7 +90,7 @@ def agreed(terms: Terms, parties: Sequence[Block]) -> tuple[Section, Section]:
 
 
 def part_of(terms: Terms, party: str) -> str:
-    """Return what a party contributes, as text."""
+    """Describe what a party contributes."""
     if party not in terms.parties:
         return "nothing: the terms do not name it"
     also = "; decrypts sums" if party == terms.keyholder else ""
@@ -105,7 +105,8 @@ def part_of(terms: Terms, party: str) -> str:
 
 
 def traffic(session: Ended) -> Iterator[Block]:
-    """Yield the total traffic, the traffic of each party, and the time and traffic of each round, if any."""
+    """Yield the total traffic, the traffic of each party, and the time and traffic of each round, if there
+    are rounds."""
     yield Paragraph(_in_short(session))
     if session.traffic:
         order = {party: number for number, party in enumerate(session.terms.parties)}
@@ -137,7 +138,7 @@ def _in_short(session: Ended) -> str:
 
 
 def strength(epsilon: float) -> str:
-    """Return a verbal rating of an epsilon, e.g. "strong"."""
+    """Return a rating of an epsilon in words, e.g. "strong"."""
     for most, word in ((1.0, "strong"), (3.0, "moderate"), (8.0, "weak")):
         if epsilon <= most:
             return word
@@ -224,8 +225,8 @@ def plan(result: Plan) -> Document:
 def _outlook(outlook: Outlook) -> str:
     """Return a sentence about the certainty of leaf values for one number of rows."""
     return (
-        f"With {outlook.rows:,} rows, a leaf has {outlook.leaf_rows:,.0f} on average, and its value is as "
-        f"certain as that of {outlook.worth:,.0f} rows without noise: {_verdict(outlook)}."
+        f"With {outlook.rows:,} rows, a leaf has {outlook.leaf_rows:,.0f} rows on average, and its value "
+        f"is as certain as with {outlook.worth:,.0f} rows and no noise: {_verdict(outlook)}."
     )
 
 

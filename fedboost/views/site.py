@@ -69,7 +69,7 @@ class Reader:
 
 
 def page(path: str, document: Document, reader: Reader) -> str:
-    """Return a document as an HTML page. path: path of the page; reader: who it is for."""
+    """Return a document as an HTML page. path: path of the page; reader: the person who reads the page."""
     may = "may approve and refuse" if reader.may_decide else "may read"
     caller = f"{reader.name}: {may}. " if reader.form_key else ""
     return served_page(SITE, path, document, caller, form_key(reader))
@@ -245,8 +245,8 @@ def budget(result: SiteBudget | None, fault: str = "") -> Document:
 
 
 def left(result: SiteBudget | None, fault: str = "") -> Verdict:
-    """Return a sentence that says how much of the budget is left. fault: why it is unknown, if `result` is
-    None."""
+    """Return a sentence that says how much of the budget is left. fault: why the budget is unknown, if
+    `result` is None."""
     if result is None:
         return Verdict("It is not known how much of the budget is left.", "bad", [fault])
     spent = result.own

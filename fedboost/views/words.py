@@ -107,12 +107,12 @@ def size(count: float) -> str:
 
 
 def amount(value: float) -> str:
-    """Return a number as text: with four significant digits, or as an integer if it is at least 10,000."""
+    """Format a number with four significant digits, or as an integer if it is at least 10,000."""
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in seconds as text with a suitable unit, e.g. "2.5 min"."""
+    """Format a duration in seconds with a suitable unit, e.g. "2.5 min"."""
     for length, unit in ((DAY, "days"), (HOUR, "h"), (MINUTE, "min")):
         if seconds >= 2 * length:
             return f"{seconds / length:.1f} {unit}"
@@ -125,7 +125,7 @@ def moment(time: str) -> str:
 
 
 def time_of(seconds: int) -> str:
-    """Return a time in seconds since 1970 as date and time in UTC, without the name of the time zone."""
+    """Format a time in seconds since 1970 as date and time in UTC, without the name of the time zone."""
     try:
         return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}"
     except (OverflowError, ValueError, OSError):

@@ -63,7 +63,7 @@ def test_an_offer_under_an_alias_says_nothing_of_the_tables_own_words():
     assert not any(word in text for word in OWN_WORDS)
     assert "telco.2 plan categorical 3 (1 with fewer than 10 rows not offered)" in " ".join(end.out.split())
     assert "opened: " in end.err
-    assert "left out" in end.err
+    assert "omitted" in end.err
 
 
 def test_the_names_stay_with_their_owner():

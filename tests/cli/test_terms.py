@@ -59,7 +59,7 @@ def test_levels_of_few_rows_are_drafted_where_the_analyst_wants_it(folder):
         "levels with fewer than 10 rows are left out and treated as missing: ward (2 levels in 3 rows); "
         "use --min-rows-per-level to change this limit\n"
     ) in end.err
-    assert "diagnosis: the column is left out, because it has no category with at least 10 rows" in end.err
+    assert "diagnosis: the column is omitted, because it has no category with at least 10 rows" in end.err
     end = done(*draft, "--min-rows-per-level", "2")
     drafted = read_terms(folder / "drafted.toml").columns.categorical
     assert (drafted["ward"], len(drafted["diagnosis"])) == (("a", "y", "z"), 60)
@@ -83,5 +83,5 @@ def test_terms_go_to_standard_output_and_hints_to_standard_error(folder):
     end = done("terms", "rows.csv", "--label", "y")
     (folder / "drafted.toml").write_text(end.out)
     assert set(read_terms(folder / "drafted.toml").columns.features) == {"age", "dose", "ward", "site"}
-    assert "note: the column has no values; it is left out" in end.err
+    assert "note: the column has no values; the column is omitted" in end.err
     assert "parties = " in end.err

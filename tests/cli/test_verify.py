@@ -97,7 +97,7 @@ def test_other_trees_do_not_hold(folder):
     Model(**{**vars(signed), "booster": other.booster}).save("signed.json")
     code, facts = verified("signed.json")
     assert (code, facts["holds"]) == (1, False)
-    assert facts["conclusion"] == "party north signed trees that differ from those of the model"
+    assert facts["conclusion"] == "party north signed trees that differ from the model's trees"
     assert all(not signature["holds"] for signature in facts["signatures"].values())
     end = fedboost("verify", "signed.json", *ROOT)
     assert end.code == 1
@@ -219,5 +219,7 @@ def test_a_report_says_if_the_signatures_hold(folder):
     signed = Model.load("signed.json")
     Model(**{**vars(signed), "booster": other.booster}).save("signed.json")
     page = reported("--keys", "keys/analyst")
-    assert page.count("The signatures are NOT valid: party north signed trees that differ from those") == 2
+    assert (
+        page.count("The signatures are NOT valid: party north signed trees that differ from the model") == 2
+    )
     assert page.count("<td>INVALID: party ") == 3

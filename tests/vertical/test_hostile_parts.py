@@ -270,7 +270,7 @@ def test_a_whole_model_that_was_changed_is_not_the_one_that_was_signed(tmp_path,
     faults = fb.Model.load(tmp_path / "whole.json").faults(roots, NOW)
     assert "bank" in faults
     assert set(faults) == ({*PARTIES} if what in ("thresholds", "directions") else {"bank"})
-    assert faults["bank"].startswith("party bank signed a part that differs from that of the model")
+    assert faults["bank"].startswith("party bank signed a part that differs from the model's part")
 
 
 @pytest.mark.parametrize("reproducible", [False, True])

@@ -143,7 +143,7 @@ def test_a_signature_of_another_structure_is_found():
     assert feature != first.feature
     faults = replace(model, booster=changed).faults(apart.roots, NOW)
     assert set(faults.values()) == {
-        f"party {p} signed trees that differ from those of the model" for p in PARTIES
+        f"party {p} signed trees that differ from the model's trees" for p in PARTIES
     }
 
 

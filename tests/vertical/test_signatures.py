@@ -16,7 +16,7 @@ from fedboost.runtime.signed_model import signed_model_of, verified
 from tests.helpers.apart_sessions import LOST, NOW, SMALL, Apart, once
 from tests.helpers.columns_apart import LAYOUTS, pooled, terms_of
 
-OTHER_TREES = "party {} signed trees that differ from those of the model"
+OTHER_TREES = "party {} signed trees that differ from the model's trees"
 
 
 @cache

@@ -1,7 +1,8 @@
 """gRPC for clients and the aggregator: TLS, method names, limits, keepalive and the translation of errors.
 
 One table maps fedboost's errors to gRPC status codes and back. Messages are bytes here; `wire.codec` decodes
-them. Raises: ConfigError if an address does not answer or is not a fedboost aggregator.
+them.
+Raises: ConfigError if an address does not answer or is not a fedboost aggregator.
 """
 
 import atexit
@@ -83,8 +84,8 @@ def peer_of(auth_context: Mapping[str, Iterable[bytes]], bundle: Bundle, now: da
 
 def tls_fault(address: str, bundle: Bundle) -> TlsFault | None:
     """Return why TLS with the server at HOST:PORT fails, or None if it works or nothing listens there. gRPC
-    reports most causes only as a lost connection, so this connects once more with Python's TLS. It blocks for
-    a few seconds at most. Raises ConfigError if the bundle's folder can no longer be read."""
+    reports most causes only as a lost connection, so this function connects once more with Python's TLS. It
+    blocks for a few seconds at most. Raises ConfigError if the bundle's folder can no longer be read."""
     ours = bundle.folder / CERTIFICATE
     try:
         now = datetime.now(UTC)
@@ -191,7 +192,7 @@ SOFTWARE_KEY = "fedboost-software"
 VERSIONS = ((VERSION_KEY, str(WIRE_VERSION)), (SOFTWARE_KEY, VERSION))
 """Metadata of every call, with the caller's versions."""
 
-KEEPALIVE_MS = 20_000  # a silent connection is probed this often, and dropped if unanswered for as long
+KEEPALIVE_MS = 20_000  # interval between probes of a silent connection, and time to answer one
 
 CLIENT_OPTIONS = [
     ("grpc.max_receive_message_length", MAX_FROM_AGGREGATOR),
@@ -215,8 +216,8 @@ SERVER_OPTIONS = [
     *LIMITS,
 ]
 MAX_DETAILS_LENGTH = 600
-"""Maximum length in characters of the message that ends a call. It is sent in trailers, where a character
-takes up to 12 bytes and which gRPC limits to 8 KiB."""
+"""Maximum length in characters of the message that ends a call. The message is sent in trailers, which gRPC
+limits to 8 KiB, and in which a character takes up to 12 bytes."""
 
 CAUSE_KEY = "fedboost-cause"
 """Key of the error's code in the trailing metadata of a call."""
@@ -348,16 +349,16 @@ def stream(
         request: the encoded request.
         wait: maximum time in seconds to wait for a connection.
         patience: maximum time in seconds for the call, or None.
-        on_reached: called with False whenever the aggregator has not answered yet, first after FIRST_LOOK
-            seconds, and with True before the request is sent.
+        on_reached: called with False repeatedly while the aggregator does not answer, for the first time
+            after FIRST_LOOK seconds. Called with True before the request is sent.
 
     Raises:
         ConfigError: the aggregator cannot be reached.
         grpc.RpcError: the call failed.
     """
     with _dialled(address, bundle) as opened:
-        # The thread waits for a connection before it calls, as a call fails at once without one, and does not
-        # say why. It waits in two steps, so that a lasting TLS fault is raised after FIRST_LOOK, not `wait`.
+        # The thread waits for a connection before the call, because a call without one fails at once and does
+        # not say why. It waits in two steps, so that a lasting TLS fault is raised after FIRST_LOOK.
         ready, waited = grpc.channel_ready_future(opened), 0.0
         while True:
             pause = min(FIRST_LOOK if waited == 0 else wait, max(wait - waited, 0.05))

@@ -80,14 +80,14 @@ class Bundle:
 
     @property
     def ends(self) -> datetime:
-        """Time at which the first of its certificates expires."""
+        """Time at which the first of the bundle's certificates expires."""
         chain = x509.load_pem_x509_certificates(self.certificate)
         return min(certificate.not_valid_after_utc for certificate in chain)
 
 
 def read_bundle(folder: Path, role: str) -> Bundle:
     """Read the bundle in a folder. role: "party", "aggregator" or "analyst". Raises ConfigError unless the
-    bundle is complete, consistent, valid today and for this role."""
+    bundle is complete, consistent, valid today and issued for this role."""
     check_folder(folder, f"{_A[role]}'s bundle ({CERTIFICATE}, {KEY}, {ROOTS}) from `fedboost keys {role}`")
     if (folder / ROOT_KEY).exists() and not (folder / CERTIFICATE).exists():
         bundles = sorted(path.parent for path in folder.glob(f"*/{CERTIFICATE}"))
@@ -123,8 +123,8 @@ def read_bundle(folder: Path, role: str) -> Bundle:
 
 
 def check_folder(folder: Path, due: str) -> None:
-    """Raise ConfigError if a folder is missing, or does not have its certificate yet. due: what the folder
-    should be, for the message."""
+    """Raise ConfigError if a folder is missing, or does not contain its certificate yet. due: description of
+    the expected folder, for the message."""
     if not folder.is_dir():
         raise ConfigError("keys-folder-missing", f"the folder {folder} does not exist; it should be {due}")
     has_key, has_request = (folder / KEY).exists(), (folder / REQUEST).exists()
@@ -264,7 +264,9 @@ def read_key(path: Path, passphrase: bytes | None) -> PrivateKey:
     except TypeError:
         if passphrase is not None:
             raise ConfigError("keys-plain", f"{path} is not encrypted; omit the passphrase") from None
-        advice = "specify --passphrase-file" if path.name == ROOT_KEY else "a bundle's key must not be"
+        advice = (
+            "specify --passphrase-file" if path.name == ROOT_KEY else "a bundle's key must be unencrypted"
+        )
         raise ConfigError("keys-encrypted", f"{path} is encrypted; {advice}") from None
     except (ValueError, UnsupportedAlgorithm):
         wrong = ", or the passphrase is wrong" if passphrase is not None else ""
@@ -287,8 +289,8 @@ def _read_private(path: Path) -> bytes:
 
 
 def write_new(files: Mapping[Path, tuple[bytes, int]]) -> None:
-    """Write either all of these files or none. files: path -> content and mode. Raises ConfigError if one of
-    them exists or cannot be written."""
+    """Write all of these files, or none if one fails. files: path -> content and mode. Raises ConfigError if
+    one of them exists or cannot be written."""
     paths: list[Path] = []
     for path, (data, mode) in files.items():
         try:
@@ -353,7 +355,7 @@ class Issued:
 
 def write_request(folder: Path, name: str, role: str) -> tuple[Path, CertificateRequest]:
     """Create a private key in a new folder, and a request for its certificate. Returns the path of the
-    request, and the request."""
+    request file, and the request."""
     key, request = new_request(name, role)
     bundle, pem = folder / folder_name(name), request.public_bytes(Encoding.PEM)
     files = {KEY: (key_to_pem(key, NoEncryption()), PRIVATE), REQUEST: (pem, PUBLIC)}
@@ -381,8 +383,8 @@ def read_request_file(path: Path) -> CertificateRequest:
 
 
 def check_new(folder: Path, name: str, now: datetime) -> None:
-    """Raise ConfigError if this folder's root has already issued a certificate for the name that is still
-    valid at `now`."""
+    """Raise ConfigError if the root in this folder has already issued a certificate for this name, and the
+    certificate is still valid at `now`."""
     known = [issued for issued in _read_issued(folder) if issued.name == name and issued.end > now]
     if known:
         last = known[-1]
@@ -414,7 +416,7 @@ def _read_issued(folder: Path) -> list[Issued]:
         except ValueError:
             raise ConfigError(
                 "keys-issued-invalid",
-                f"{path}, line {number}: the line must have serial number, role, time and name",
+                f"{path}, line {number}: the line must consist of serial number, role, time and name",
             ) from None
     return issued
 
@@ -428,7 +430,7 @@ def write_answer(folder: Path, certificate: x509.Certificate, root: x509.Certifi
 
 
 def accept_answer(folder: Path, answer: Path, now: datetime) -> tuple[Path, Identified]:
-    """Store an answer, i.e. a signed certificate and its root, next to the private key that it belongs to.
+    """Store an answer, i.e. a signed certificate and its root, next to the private key of the certificate.
     folder: parent of the key's folder. Returns the folder of the bundle, and its owner. Raises ConfigError if
     the answer is invalid or does not match the key."""
     if answer.is_file() and b"CERTIFICATE REQUEST" in answer.read_bytes():

@@ -1,9 +1,10 @@
 """Web applications: a table of routes behind the guard, with login and logout, style, icon and error pages.
 
 Guarantees: a route's access check runs before its handler. If an application has keyed forms, a form is only
-valid with the CSRF token of the login that it was shown to. Plain functions run, and their results are
-rendered, in threads of the application; coroutine functions run in the event loop.
-Raises: Refusal for callers without permission, and if a reader has too many requests at a time.
+valid with the CSRF token of the login that it was shown to. Handlers that are plain functions run in threads
+of the application, where their results are also rendered. Handlers that are coroutine functions run in the
+event loop.
+Raises: Refusal for callers without permission, and for readers with too many requests at a time.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ from fedboost.views.document import Document
 MAX_FIELDS, MAX_LOGIN_FIELDS = 8, 4
 """Maximum number of fields in the form of a page, and in the login form."""
 OFFICER = "officer"
-"""Role of the people who decide for a site."""
+"""Role of the people who approve or refuse terms for a site."""
 THREADS = 2
 """Number of threads for work that must not block the event loop. Sessions do not use them."""
 
@@ -87,7 +88,7 @@ async def any_form(call: Call) -> None:
 
 
 async def own_form(call: Call) -> None:
-    """Allow browsers that are logged in and send a form from a page shown to this login. Raises Refusal for
+    """Allow logged-in browsers that send a form from a page shown to the same login. Raises Refusal for
     others."""
     await reader(call)
     if not call.caller.by_cookie:
@@ -100,8 +101,8 @@ async def own_form(call: Call) -> None:
 
 
 async def officer_form(call: Call) -> None:
-    """Allow officers who send a form from a page of their login and enter the login's token again. Raises
-    Refusal for others."""
+    """Allow officers who send a form from a page shown to their login, and who enter the token of this login
+    again. Raises Refusal for others."""
     await own_form(call)
     owner = call.logins.owner(call.form("token"), call.request.scope)
     if owner.role != OFFICER or owner.name != call.caller.name:
@@ -110,8 +111,8 @@ async def officer_form(call: Call) -> None:
 
 
 async def read_form(request: Request, most: int = MAX_FIELDS) -> Form:
-    """Parse the form in a request's body. Raises Refusal if the body is not a form or has more than `most`
-    fields."""
+    """Parse the form in a request's body. most: maximum number of fields. Raises Refusal if the body is not a
+    form, or has more fields."""
     try:
         found = parse_qs((await request.body()).decode("latin-1"), max_num_fields=most)
     except ValueError:
@@ -124,9 +125,9 @@ async def read_form(request: Request, most: int = MAX_FIELDS) -> Form:
 
 @dataclass(frozen=True)
 class Row:
-    """A route of an application. path: may contain {parameters}; handler: function from the call to a
-    Document, the bytes of JSON, a response or an ASGI application; who: access check; max_body: maximum size
-    of the request's body in bytes."""
+    """A route of an application. path: may contain {parameters}; handler: function that takes the call and
+    returns a Document, JSON as bytes, a response or an ASGI application; who: access check; max_body: maximum
+    size of the request's body in bytes."""
 
     path: str
     handler: Callable[[Call], Any]
@@ -141,7 +142,7 @@ class About:
 
     Attributes:
         name: used in errors and the log.
-        served: log event when the application is served.
+        served: event to log when the application starts to serve.
         event: name of refusals in the log and in metrics.
         frame: header and navigation of its pages.
         page: function that renders a document as a page.
@@ -187,7 +188,7 @@ class WebApp:
             tokens: path of the token file, or None.
             names: function that checks whether a host name belongs to this process.
             readers: description of who may read, for the log.
-            refusals: log of refused requests, limited in rate.
+            refusals: rate-limited log of refused requests.
             log: structlog logger.
             is_open: True if everyone who can reach the pages may read them.
             pair: paths of the certificate and key (PEM) for TLS; None for plain HTTP.
@@ -240,7 +241,7 @@ class WebApp:
             Route(path, partial(_answer, self.logins, self, methods), methods=[*methods])
             for path, methods in by_path.items()
         ]
-        return Router(routes, redirect_slashes=False)  # pages of errors are the guard's
+        return Router(routes, redirect_slashes=False)  # the guard renders the pages of errors
 
     def finished(self, call: Call, found: Any) -> App:
         """Return the response for a handler's result."""

@@ -3,9 +3,9 @@ request.
 
 Guarantees: the application only receives requests to this process's own host names, from its own pages or
 from programs, with a plain path and method GET, HEAD or POST. A body is limited in size and must arrive in
-time. Each response has headers that make browsers run only the page's own scripts, disallow framing and store
-nothing. Every refusal is recorded. If the application raises an exception, the response is 500, and the
-exception is logged, limited in rate.
+time. Each response has headers with which browsers run only the page's own scripts, do not show the page in a
+frame, and store nothing. Every refusal is recorded. If the application raises an exception, the response is
+500, and the exception is logged (rate-limited).
 Rejects: all other requests, with a JSON body `{"error": ...}` or, for browsers, a page.
 """
 
@@ -133,7 +133,7 @@ ALL_PER_SECOND, ALL_SAVED = 200.0, 2000.0
 FAILURES_PER_SECOND, FAILURES_SAVED = 1 / 60, 5.0
 """Limits for log lines about failed pages: lines per second, and size of a burst after a quiet time."""
 LATE_SECONDS = 2.0
-"""Delay in seconds before a request that exceeds these limits is refused, to slow down the client."""
+"""Delay in seconds before a request that exceeds a rate limit is refused, to slow down the client."""
 CHANGES = ("POST",)
 """Methods that change something. Browsers may use them only from the application's own pages."""
 POLICY = (
@@ -184,7 +184,7 @@ ErrorPage = Callable[[int, str], str]
 
 
 class Guard:
-    """ASGI application that checks requests before it passes them to another one.
+    """ASGI application that checks requests before it passes them to another application.
 
     Args:
         app: the application to protect.
@@ -251,7 +251,7 @@ class Guard:
             await self._refuse(scope, refusal, send)
 
     def _failed(self, asker: RequestOrigin, error: Exception) -> None:
-        """Log that a page failed, limited in rate."""
+        """Log that a page failed. The number of such log lines is limited in rate."""
         if not self._failures.take(time.monotonic()):
             return
         what = quoted(f"{type(error).__name__}: {error}".partition("\n")[0])
@@ -383,14 +383,14 @@ def hostname_of(host: str) -> str:
 
 
 def is_loopback_name(name: str) -> bool:
-    """Return whether a host name is localhost or a loopback address, i.e. one that only programs on this
-    machine use and no website can redirect to it."""
+    """Return whether a host name is localhost or a loopback address. Only programs on this machine use such
+    names, and no website can have one."""
     return is_loopback(f"[{name}]:0" if ":" in name else f"{name}:0")
 
 
 def _refused_by_app(status: int, headers: Iterable[tuple[bytes, bytes]]) -> Refusal:
-    """Return the refusal for a missing page or an unsupported method. In the latter case it lists the
-    supported methods."""
+    """Return the refusal for a missing page or an unsupported method. For an unsupported method, the refusal
+    lists the supported ones."""
     reasons = {404: "there is no such page", 405: "this page does not support this method"}
     methods = (value.decode("latin-1") for name, value in headers if name.lower() == b"allow")
     allow = sorted({method.strip() for line in methods for method in line.split(",")})

@@ -59,8 +59,8 @@ class _File(Frozen):
 
 
 class Tokens:
-    """The tokens in a file, which is read again when it changes. log: reports if the file can no longer be
-    read."""
+    """The tokens in a file, which is read again when it changes. log: logger that reports when the file can
+    no longer be read."""
 
     def __init__(self, path: Path, log: Any) -> None:
         """Read the token file. Raises ConfigError if it is not a token file or others can write to it."""

@@ -2,8 +2,8 @@
 
 Guarantees: the server installs no signal handlers and writes no log of its own. The number of connections is
 limited, in total and per address; new connections replace the oldest idle ones. Connections that send or read
-nothing are closed, both before and after the TLS handshake. If the server fails, this is one line in the log,
-and the process continues.
+nothing are closed, both before and after the TLS handshake. If the server fails, one line is logged, and the
+process continues.
 Raises: ConfigError if the address cannot be listened on, or a required extra is not installed.
 """
 
@@ -99,7 +99,7 @@ class WebServer:
             await asyncio.sleep(0.01)
 
     async def stop(self) -> None:
-        """Stop listening and end all connections. May also be called if `start` was not."""
+        """Stop listening and end all connections. May be called even if `start` was not called."""
         self._server.should_exit = True
         if self._task is not None:
             await asyncio.wait([self._task], timeout=STOP_SECONDS + 2)
@@ -148,7 +148,8 @@ class WebServer:
         return {file for file, connection in self._known().items() if _in_work(connection)}
 
     def _end_handshakes(self) -> None:
-        """Close connections whose TLS handshake takes too long, which uvicorn does not know yet."""
+        """Close connections whose TLS handshake takes too long. uvicorn does not know these connections
+        yet."""
         known = self._known()
         for opened, client in self._socket.older_than(HANDSHAKE_SECONDS):
             if opened.fileno() not in known:
@@ -204,8 +205,8 @@ class _Listener(socket.socket):
         self._open: weakref.WeakKeyDictionary[socket.socket, _Client] = weakref.WeakKeyDictionary()
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Accept a connection. Raises BlockingIOError, as if there were none, if the new connection had to be
-        closed."""
+        """Accept a connection. If the new connection had to be closed, raises BlockingIOError, as if there
+        had been none."""
         opened, address = super().accept()
         group = group_of(address[0])
         for known in [known for known in self._open if known.fileno() < 0]:
@@ -222,7 +223,7 @@ class _Listener(socket.socket):
         return opened, address
 
     def _make_room(self, among: list[socket.socket], many: str) -> None:
-        """Close the oldest of these connections that has no request in progress. many: description of the
+        """Close the oldest connection in `among` that has no request in progress. many: description of the
         limit."""
         busy = self.busy()
         oldest = next(each for each in among if each.fileno() not in busy)
@@ -237,7 +238,8 @@ class _Listener(socket.socket):
             opened.shutdown(socket.SHUT_RDWR)
 
     def older_than(self, seconds: float) -> list[tuple[socket.socket, Any]]:
-        """Return the open connections that are older than this, with their clients' addresses."""
+        """Return the open connections that are older than this number of seconds, with their clients'
+        addresses."""
         until = time.monotonic() - seconds
         return [(opened, client.address) for opened, client in self._open.items() if client.since < until]
 
@@ -263,7 +265,7 @@ def _server(app: App, note: Note, pair: tuple[Path, Path] | None) -> Any:
             super().send_400_response(msg)
 
     class Server(uvicorn.Server):
-        """Server that leaves signals to the process."""
+        """Server that does not handle signals, so that the process can."""
 
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
@@ -288,5 +290,5 @@ def _server(app: App, note: Note, pair: tuple[Path, Path] | None) -> Any:
         ssl_certfile=pair and pair[0],
         ssl_keyfile=pair and pair[1],
     )
-    config.load()  # reads the TLS files now, not when the first client comes
+    config.load()  # reads the TLS files now, not when the first client connects
     return Server(config)

@@ -87,7 +87,9 @@ def test_a_simulation_looks_at_a_sample_and_says_so():
         "party p0, in a sample of its 15,000 rows"
     }
     assert "5,000 distinct values in 5,000 rows" in said["number"][0][1]
-    assert said["told"][0][1].startswith("it gives the label away: a single split on it has an AUC of 1.000")
+    assert said["told"][0][1].startswith(
+        "the column reveals the label: a single split on it has an AUC of 1.000"
+    )
 
 
 def test_the_rows_that_a_simulation_looks_at_are_few_however_many_there_are(monkeypatch):
@@ -144,4 +146,4 @@ def test_amounts_and_classes_are_told_in_a_sample_too(kind):
     with pytest.warns(fb.TableWarning) as seen:
         fb.simulate(agreed, shared(table, 2))
     (line,) = [str(warning.message) for warning in seen]
-    assert line.startswith("party p0, in a sample of its 30,000 rows: told: it gives the label away")
+    assert line.startswith("party p0, in a sample of its 30,000 rows: told: the column reveals the label")

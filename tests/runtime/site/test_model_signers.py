@@ -349,9 +349,9 @@ def test_an_approval_says_who_signed_the_model_and_what_it_could_read(model, tmp
     asked, text = approved(unsigned)
     assert "signed by neither this site nor a party whose signature it accepts (evaluate_signers)" in text
     single = "some leaves of this model may contain a single row; the analyst can learn the values of at most"
-    assert f"{single} {rows_readable(asked):,} single people per session" in text
+    assert f"{single} {rows_readable(asked):,} individual people per session" in text
     assert 'evaluate = "own"' in text
-    assert "THE ANALYST MAY READ VALUES OF SINGLE ROWS" in text
+    assert "THE ANALYST MAY READ VALUES OF INDIVIDUAL ROWS" in text
     assert permits(asked, "marie") == ""  # an approval by digest is above any rule
 
 

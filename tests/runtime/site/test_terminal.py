@@ -65,7 +65,9 @@ def test_the_summary_says_what_is_to_be_decided_on():
         assert word in text
     assert "validation 0.2 of the rows" in " ".join(summary(offered(validation_fraction=0.2)).split())
     assert "categories   ward: a, b, c" in summary(offered()).splitlines()
-    assert "each tree is trained on 0.5 of the rows" in " ".join(summary(offered(subsample=0.5)).split())
+    assert "subsample 0.5 (each tree is trained on this fraction of the rows)" in " ".join(
+        summary(offered(subsample=0.5)).split()
+    )
     assert "sites:other" in summary(offered(program="sites:other"))
     for one in (agreement, offered(), offered(protection="plain")):
         assert max(map(len, summary(one).splitlines())) < 80
