@@ -307,14 +307,14 @@ def test_over_grpc_by_command_and_in_the_audit_log(tmp_path):
     assert known.signed_by == agreed.parties
     assert (typed.code, as_json.code) == (0, 0)
     assert json.loads(as_json.out) == known.summary
-    assert "900 rows of all parties, compared with 3,000 of the training." in " ".join(typed.out.split())
+    assert "900 rows of all parties, compared with 3,000 training rows." in " ".join(typed.out.split())
     assert "shifted" in typed.out
     assert max(map(len, typed.out.splitlines())) <= 80
     told = fedboost("audit", tmp_path / "c" / "state" / "p0" / "memory.sqlite")
     assert "row counts by bin of columns and score 1 1" in " ".join(told.out.split())
     assert "No warnings" in told.out
     told = fedboost("audit", tmp_path / "d" / "state" / "p0" / "memory.sqlite")
-    compared = "to compare rows of all parties with the training rows of a model of binary:logistic"
+    compared = "to compare rows of all parties with the training rows of a binary:logistic model"
     assert compared in " ".join(told.out.split())
     assert "from columns 3: age, dose, ward" in told.out
     assert "row counts by bin of columns and score 1 1" in " ".join(told.out.split())

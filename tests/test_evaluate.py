@@ -328,7 +328,7 @@ async def test_over_grpc_it_is_the_same_each_party_signs_it_and_the_audit_log_sa
     assert known.signed_by == agreed.parties
     told = fedboost("audit", tmp_path / "c" / "state" / "p0" / "memory.sqlite")
     assert told.code == 0
-    assert "to evaluate  a model of binary:logistic on the rows of all parties" in told.out
+    assert "to evaluate  a binary:logistic model on the rows of all parties" in told.out
     assert "evaluation: all rows and this site's rows 1 1" in " ".join(told.out.split())
     assert "except this site's own metrics" in told.out
     assert "with an evaluation, according to the aggregator" in told.out

@@ -172,7 +172,7 @@ def test_a_folder_that_another_user_makes_later_is_not_read(package, place):
 def test_without_any_folder_kernels_are_compiled_and_one_line_says_so(package, place):
     made(place / "closed", 0, 0o755)
     end = python(package, place, f"{EXPS}; {LOGS}", TMPDIR=place / "closed")
-    check(end, 0, "cannot be kept", "each command compiles", "Permission denied", "set FEDBOOST_CACHE")
+    check(end, 0, "cannot be stored", "each command compiles", "Permission denied", "set FEDBOOST_CACHE")
     assert end.stdout == "[1.]\n[0.]\n"
 
 

@@ -71,8 +71,8 @@ def test_all_of_it_comes_back(site):
     told = restore(out, site)
     assert "1 session and 4 charged releases" in told
     assert (
-        "If the counter may have lost some, too, and the party has run since then, treat its privacy "
-        "budget as spent" in told
+        "If this file may also be an older copy, and the party has run after the copy was made, treat the "
+        "privacy budget as spent" in told
     )
     *kept, restored = read_log(store)
     assert (budget(site), kept, restored.event.kind) == (before, entries, "restored")
@@ -494,7 +494,9 @@ def test_a_part_that_is_damaged_is_in_no_backup(site, part):
     kept.unlink()
     other = kept.with_name("0123456789abcdef.json")
     other.write_bytes(part.to_bytes())
-    refused(site.parent, ("backup", "--config", site, "--out", out), "is part of a different model")
+    refused(
+        site.parent, ("backup", "--config", site, "--out", out), f"{other.name} belongs to a different model"
+    )
     assert not out.exists()
 
 

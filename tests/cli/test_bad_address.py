@@ -135,4 +135,4 @@ def test_a_port_that_is_taken(folder):
         end = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
     assert end.returncode == 2
     assert end.stdout == ""
-    check_one_line(end.stderr, [f"cannot listen on {address}", "taken"])
+    check_one_line(end.stderr, [f"cannot listen on {address}", "already in use"])

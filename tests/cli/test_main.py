@@ -52,7 +52,7 @@ def test_help_names_every_command():
 
 def test_help_has_one_sentence_for_each_command():
     text = " ".join(done("--help").out.replace("│", " ").split())
-    assert "train Submit terms to an aggregator and receive the model. evaluate Measure" in text
+    assert "train Submit terms to an aggregator and receive the model. evaluate Evaluate a model" in text
 
 
 def test_help_groups_commands_by_role():

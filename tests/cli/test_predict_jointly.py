@@ -125,7 +125,7 @@ def test_predictions_are_those_of_the_whole_model_on_all_columns(site):
     assert [float(value) for _, value in lines] == due.tolist()
     audit = " ".join(done("audit", next((folder / "state").rglob("telco/memory.sqlite"))).out.split())
     assert "signed by bank, the label holder" in audit
-    assert "to predict rows of the label holder, with a model of binary:logistic" in audit
+    assert "to predict rows of the label holder, with a binary:logistic model" in audit
     asked = f"for each of {300 + UNKNOWN} requested row ids (people)"
     assert f"relayed {asked}, whether this site has it, once" in audit
     assert f"relayed {asked}, which way it goes at each of this site's splits, once" in audit

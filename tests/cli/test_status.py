@@ -124,7 +124,7 @@ async def test_a_session_that_runs_and_one_that_is_over(tmp_path, bundles):
     assert 1 <= session["done"] <= 50
     assert session["awaited"] == ["north"]
     assert session["name"].startswith("session-")
-    assert f"session      {session['name']} runs, {session['done']} of 50 rounds done" in text
+    assert f"session      {session['name']} is running, {session['done']} of 50 rounds done" in text
     assert "waiting for  north (away since " in text
     assert later["sessions"] == [] or later["sessions"][0]["state"] == "finished"
     assert log.named("session begins")[0]["analyst"] == "analyst"

@@ -113,7 +113,10 @@ def test_a_party_reads_the_names_of_its_own_table(consortium, monkeypatch):
     assert end.code == 0, end.err
     log = next(cluster.state.rglob("telco/memory.sqlite"))
     audit = " ".join(done("audit", log, "--last", "1").out.split())
-    assert "own columns 2: customer (here client), minutes (here m); other parties have 2 more" in audit
+    assert (
+        "own columns 2: customer (at this site: client), minutes (at this site: m); other parties have 2 more"
+        in audit
+    )
 
 
 @pytest.mark.parametrize(

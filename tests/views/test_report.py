@@ -204,7 +204,10 @@ def test_rows_that_do_not_fit_are_refused_in_one_line(model):
         (rows().drop_columns(["dose"]), "the table: column 'dose' is missing"),
         (rows().drop_columns(["y"]), "the table: column 'y' is missing"),
         (rows().slice(0, 5), "the table has 5 rows, but a report needs at least 10; use more rows"),
-        (rows().set_column(4, "y", pa.array([7] * 180)), "the table: .*label of binary:logistic"),
+        (
+            rows().set_column(4, "y", pa.array([7] * 180)),
+            "the table: column 'y' .*label: binary:logistic takes 0 or 1; .* it is 7 in row 1$",
+        ),
     ):
         with pytest.raises(ConfigError, match=said) as caught:
             model.report(data=table)

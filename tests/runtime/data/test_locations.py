@@ -191,7 +191,7 @@ def test_what_can_go_wrong_with_s3(s3, monkeypatch):
     faults = {
         "s3://key:word@b/none.csv": "s3://***@b/none.csv: the object does not exist, or you have ",
         "s3://key:word@b/all/*.csv": "s3://***@b/all/*.csv: no object matches this pattern",
-        "s3://key:word@b/*.csv": "s3://***@b/*.csv: only Parquet files can be read together, but b/t.csv is ",
+        "s3://key:word@b/*.csv": "s3://***@b/*.csv: only Parquet files can be read together, but b/t.csv ",
         "s3://key:word@b/t.csv?endpoint_override=a:1&scheme=http": "s3://***@b/t.csv?...: http:// (a) is not",
     }
     for address, said in faults.items():

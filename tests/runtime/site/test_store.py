@@ -491,7 +491,7 @@ def test_an_export_is_verified_without_fedboost(tmp_path):
         assert verify(file)[0] == 1
     assert "the line has no terms, or was changed" in refused("audit", file)
     assert "already exists" in refused("audit", path, "--export", file)
-    assert "no entry was removed" in refused("audit", path, "--export", "/dev/null", "--remove")
+    assert "no entries were removed" in refused("audit", path, "--export", "/dev/null", "--remove")
     assert read_log(path) == entries
 
 
