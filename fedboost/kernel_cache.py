@@ -32,7 +32,8 @@ from fedboost.errors import ConfigError, printable
 from fedboost.version import VERSION
 
 VARIABLE = "FEDBOOST_CACHE"
-COMPILING = "compiling kernels; this happens once per machine and takes up to two minutes"
+_said = False  # True after `say_compiling` was called
+COMPILING = "compiling numerical code; this happens once per installation and takes up to two minutes"
 PACKAGE = Path(__file__).parent
 SOURCES = "gbdt/kernels/*.py", "privacy/kernels.py", "privacy/rowsums/kernels.py"
 """Glob patterns of the files that contain kernels."""
@@ -246,7 +247,7 @@ class _KernelCache(FunctionCache):
             self._lock.take()  # held until the kernel is saved
             found = self._read(sig, target_context)  # another process may have compiled it in the meantime
             if found is None:
-                _say_compiling()
+                say_compiling()
             else:
                 self._lock.release()
         return found
@@ -335,10 +336,14 @@ def unready() -> Path | None:
     return folder / name
 
 
-@cache
-def _say_compiling() -> None:
-    """Print one line, once, if a person is waiting. A party's log reports the compilation separately."""
-    if sys.stderr.isatty() or "ipykernel" in sys.modules:
+def say_compiling(say: Callable[[str], None] | None = None) -> None:
+    """Report that kernels are being compiled. say: prints the line; without it, the line is printed if a
+    person is waiting and it has not been printed before."""
+    global _said
+    said, _said = _said, True
+    if say is not None:
+        say(COMPILING)
+    elif not said and (sys.stderr.isatty() or "ipykernel" in sys.modules):
         print(f"fedboost: {COMPILING}", file=sys.stderr, flush=True)
 
 

@@ -31,7 +31,7 @@ from fedboost.gbdt.binned import MIN_SPARSE_FEATURES
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.gbdt.partition import SHARED
-from fedboost.kernel_cache import COMPILING, folders, unready
+from fedboost.kernel_cache import folders, say_compiling, unready
 from fedboost.privacy.identity import role_of
 from fedboost.privacy.protections import scheme_of
 from fedboost.runtime.config import check_address, choose_keys, read_aggregator
@@ -290,7 +290,7 @@ def compile_usual(say: Callable[[str], None]) -> None:
     if (ready := unready()) is None:
         return
     start = time.perf_counter()
-    say(COMPILING)
+    say_compiling(say)
     table = _table()
     for name in ("binary:logistic", "reg:squarederror", "multi:softprob"):
         simulate(Terms.read(_settings(name)), [table] * PARTIES).model.predict(table)

@@ -76,7 +76,7 @@ class _Line:
 
     def note(self, reached: bool) -> None:
         if not reached and self._on_waiting and not self._said:
-            self._on_waiting((self.who,))
+            self._on_waiting((f"{self.who}, which does not answer yet",))
         self._lost = self._said = not reached
 
     def command(self, request: bytes) -> bool:

@@ -541,7 +541,7 @@ def demo(end: Demo) -> Document:
             Table(title, ["model", *names], rows),
             _traffic(end),
             Entries([*_who(end), *kept]),
-            Paragraph(f"What left {log}, according to its audit log:"),
+            Paragraph(f"To see what left {log}, run:"),
         ],
     )
 

@@ -163,7 +163,8 @@ def test_a_key_holder_without_rows_is_no_party_that_rows_hide_among():
 
 def test_nobody_is_allowed_anything_by_a_policy_that_says_nothing():
     assert refusal(Policy(), terms()) == (
-        "site north refuses: its policy has parties = [], but the terms name 'north', 'south', 'east'; "
+        "site north refuses: no one there has approved these terms, and its policy has parties = [], but "
+        "the terms name 'north', 'south', 'east'; "
         f"run `{COMMAND}` at that site"
     )
     columns = read_model(Policy, {"parties": list(THREE)}, "party.toml")

@@ -343,8 +343,10 @@ class Breach:
             settings = ", ".join(filter(None, (breach.setting for breach in predicting)))
             change = f"{settings} in its [policy] and restart `fedboost party`" if settings else ""
         remedy = ", or ".join(filter(None, (self.instead, change)))
-        rule = f"site {party} refuses: its policy has {self.key} = {self.value}, but {self.why}; {remedy}"
-        return Refused("policy-rule-broken", rule, self.detail)
+        rule = f"its policy has {self.key} = {self.value}, but {self.why}; {remedy}"
+        if (self.key, self.value) == ("parties", "[]") and not predicting:
+            rule = f"no one there has approved these terms, and {rule}"
+        return Refused("policy-rule-broken", f"site {party} refuses: {rule}", self.detail)
 
 
 def _brackets(names: tuple[str, ...] | None) -> str:
