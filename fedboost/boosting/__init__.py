@@ -1,1 +1,2 @@
-"""Boosting as a sequence of queries: the queries, the training state, and the programs that send them."""
+"""Boosting as a sequence of queries: the queries themselves, the programs that send them, and the training
+state."""

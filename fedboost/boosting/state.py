@@ -234,7 +234,7 @@ class BoostingState(HasSplits):
 
     @cached
     def position(self) -> Position:
-        """Fingerprint of the state, made of counts and hashes."""
+        """Fingerprint of the state, consisting of counts and hashes."""
         model = self._hash.digest()
         scales = b"" if self.scales is None else _SCALES.pack(*self.scales.to_list())
         residual = b"" if self.residual is None else self.residual.digest
@@ -301,10 +301,9 @@ class BoostingState(HasSplits):
         """Return True if the roster (the parties in the sums) may change at this query.
 
         If the same sum is computed over two rosters, the difference reveals the sum over the parties in only
-        one of them, perhaps a single party. So every margin must move in between. The query must end a tree,
-        or be about the root of the tree that follows. The ended tree must have split, its leaf values must
-        not all be equal, and no leaf value may be 0 (which reg_alpha can cause).
-        """
+        one of them, perhaps a single party. Every margin must therefore change in between. The query must end
+        a tree, or be about the root of the tree that follows. The ended tree must have split, its leaf values
+        must not all be equal, and no leaf value may be 0 (which reg_alpha can cause)."""
         if isinstance(query, EndRoundQuery):
             return query.tree >= 0 and _moves_all(self.splits + query.splits, query.values)
         return isinstance(query, HistogramQuery) and self.levels == 0 and self.moved

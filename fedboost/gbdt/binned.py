@@ -34,8 +34,8 @@ Codes = npt.NDArray[np.uint8]
 MAX_TRIES = 32
 """Maximum number of existing columns with which the plan tries to join a feature."""
 MAX_READS = 2
-"""Maximum number of codes that may be read by failed joins, as a multiple of the number of all codes. A join
-fails if it turns out to need more codes than a byte has."""
+"""Maximum number of codes that failed joins may read, as a multiple of the number of all codes. A join fails
+if it turns out to need more codes than fit into a byte."""
 _ROWS_LOOKED_AT = 1 << 13
 """Approximate number of rows in the sample on which a join is tried before it is tried on all rows."""
 
@@ -57,7 +57,7 @@ class JointColumn:
 
 class _Plan:
     """Assignment of features to columns. Features must be added in decreasing order of their number of codes.
-    Each feature joins the first column that it fits into."""
+    Each feature joins the first column into which it fits."""
 
     def __init__(self, reads: int, allocate: Callable[[], Codes]) -> None:
         """reads: maximum number of codes that failed joins may read; allocate: function that returns an array

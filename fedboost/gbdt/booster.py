@@ -130,7 +130,7 @@ class Booster:
     """A trained model: boosted trees over named features.
 
     Trees are ordered by round, then by output, then by parallel tree (num_parallel_tree per output).
-    `base_score` is the constant prediction that boosting starts from. Values of `categorical` features are
+    `base_score` is the constant prediction from which boosting starts. Values of `categorical` features are
     category numbers, starting at 0; values of `target_means` features are target means."""
 
     loss: Objective

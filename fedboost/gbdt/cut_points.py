@@ -216,8 +216,8 @@ class Quantiles:
 
         Args:
             max_bin: maximum number of bins of a feature.
-            rows: number of rows. If rows count by weight, the largest possible sum of their weights, in
-                units, which must be below 2**52.
+            rows: number of rows. For weighted rows, the largest possible sum of their weights, in units; this
+                sum must be below 2**52.
             features: number of features.
             among: number of features that share the limit on subcells, including these features (default:
                 only these).

@@ -1,4 +1,4 @@
-"""Histograms of the training rows, used to detect later that other rows have a different distribution
+"""Histograms of the training rows, used to detect later whether other rows have a different distribution
 (drift).
 
 The counts of all parties are added together. The totals do not depend on which party has which row."""
@@ -85,7 +85,7 @@ def bins_of(
         cut_points: cut points of the features, numeric ones first.
         numeric: number of numeric features.
         levels: number of levels of each categorical feature.
-        start: margin that boosting starts from.
+        start: margin from which boosting starts.
         trees: the model's trees.
         outputs: number of the model's outputs.
     """
@@ -97,7 +97,7 @@ def bins_of(
 
 def score_edges(start: float, trees: Iterable[Tree]) -> Float64:
     """Return the edges between SCORE_CELLS equal cells that cover all possible margins of the trees: float64
-    [SCORE_CELLS - 1]. start: margin that boosting starts from."""
+    [SCORE_CELLS - 1]. start: margin from which boosting starts."""
     low = high = start
     for tree in trees:
         leaves = [value for value, left in zip(tree.value, tree.left, strict=True) if left == NO_CHILD]

@@ -3,7 +3,7 @@
 Guarantees: a metric computed from the parties' sums equals the metric of the pooled rows, up to the
 fixed-point resolution stated at each metric. Means (`Mean`) have no such limit, because their sums are exact
 at any magnitude (`kernels.histogram.add_limbs`). Row counts by score can be added as well, since the bins are
-the same for every model and all rows."""
+the same for all models and rows."""
 
 import math
 import re
@@ -352,8 +352,8 @@ NDCG_NAME = re.compile(r"ndcg(?:@([1-9][0-9]{0,8}))?(-?)")
 
 @dataclass(frozen=True)
 class Ndcg(Metric):
-    """Mean NDCG over groups of ranked rows, weighted by the weight that all rows of a group share. The
-    resolution is 2**-31 per group."""
+    """Mean NDCG over groups of ranked rows. Each group is weighted by the weight that all of its rows share.
+    The resolution is 2**-31 per group."""
 
     top: int | None = None
     """Number of rows of each group that are counted, highest margins first; None if all are counted."""
@@ -463,8 +463,8 @@ def is_metric(name: str) -> bool:
 def is_at_threshold(name: str) -> bool:
     """Return whether the metric's name has an @ and a number other than the default (0.5 for error).
 
-    The terms can contain any such number. The difference between two of these metrics is then a sum over only
-    the rows between the two numbers, which may be few."""
+    The terms can contain any such number. The difference between two such metrics is then a sum over only the
+    rows between the two numbers, and there may be few such rows."""
     return "@" in name and metric_of(name) != Error()
 
 
@@ -492,7 +492,7 @@ def metrics_for(objective: Objective | type[Objective]) -> list[str]:
 
 
 Find = Callable[[str], Metric]
-"""Function that returns the metric of a name: `metric_of` or `exact_metric_of`."""
+"""Function that returns the metric with a given name: `metric_of` or `exact_metric_of`."""
 TRAIN, VALIDATION = "train", "validation"
 """Names of the sets of rows on which metrics are computed: the rows that trees are trained on, and the other
 rows."""
@@ -529,7 +529,7 @@ def sums(
     Args:
         names: names of the metrics.
         loss, margin, label, weights, weight: see `Metric.sums`.
-        find: function that returns the metric of a name.
+        find: function that returns the metric with a given name.
 
     Returns:
         int64 [cells(names)], the sum of weights, followed by the sums of each metric.
@@ -610,7 +610,7 @@ def values(names: Iterable[str], total: Int64, weight: Scale, find: Find = metri
         names: names of the metrics.
         total: int64, the sum of weights, followed by the sums of each metric.
         weight: public scale of row weights.
-        find: function that returns the metric of a name.
+        find: function that returns the metric with a given name.
 
     Raises:
         PeerError: if the sum of weights is not positive, or if a metric's sum is negative although the metric

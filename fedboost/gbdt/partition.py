@@ -2,7 +2,7 @@
 
 `RowsOfNodes` reorders one array of row numbers in place and never copies a table. Each step is one compiled
 call per level, or one per thread. Splits are received from the aggregator, so they are validated. Raises
-PeerError if a split is invalid, e.g. if it names a node that is not a leaf."""
+PeerError if a split is invalid, e.g. if it refers to a node that is not a leaf."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -196,7 +196,7 @@ def _arrays(splits: Splits) -> tuple[Any, ...]:
 
 
 def _kinds(layout: Layout) -> tuple[Any, ...]:
-    """Return the arrays of a layout that the kernels take."""
+    """Return the arrays of a layout that the kernels take as arguments."""
     return layout.value_bins, layout.missing, layout.categorical
 
 
@@ -215,8 +215,8 @@ def _refusal(splits: Splits, number: int, fault: int, layout: Layout) -> PeerErr
 @dataclass(frozen=True)
 class Bins:
     """A party's binned rows. layout: positions of the features' bins in histograms; decisions: layout of all
-    columns that can split rows, i.e. the features, followed by row sets (splits by other parties' columns, as
-    one bit per row)."""
+    columns that can split rows, i.e. the features, followed by row sets (one bit per row, for splits on other
+    parties' columns)."""
 
     rows: BinnedRows
     cut_points: CutPoints

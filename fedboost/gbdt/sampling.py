@@ -34,8 +34,8 @@ MIN_PROBABILITY_FACTOR = 0.125
 to 1 / (MIN_PROBABILITY_FACTOR * share), and prevents a threshold that samples only a handful of rows."""
 NORM_CELLS = 1024
 _CELLS_BITS = 3
-"""Number of mantissa bits that determine the cell of a norm. There are eight cells per octave, starting at
-2**_MIN_EXPONENT."""
+"""Number of mantissa bits that determine the cell of a norm. There are eight cells per factor of two,
+starting at 2**_MIN_EXPONENT."""
 _MIN_EXPONENT = -64
 _MANTISSA_BITS, _EXPONENT_BIAS, _UNIFORM_BITS = 52, 1023, 53
 _HALVINGS = 30
@@ -80,8 +80,8 @@ def sampled_with(keys: Keys, probabilities: Probabilities, *salt: int | str) -> 
 
 
 def bootstrap_counts(keys: Keys, share: float, *salt: int | str) -> BootstrapCounts:
-    """Draw how often each key occurs in a bootstrap sample: a Poisson number with mean `share`, at most
-    MAX_BOOTSTRAP_COUNT. Returns uint8 [N]. keys: uint64 [N]; salt: as in `sampled`."""
+    """Draw the number of times that each key occurs in a bootstrap sample: a Poisson number with mean
+    `share`, at most MAX_BOOTSTRAP_COUNT. Returns uint8 [N]. keys: uint64 [N]; salt: as in `sampled`."""
     return np.searchsorted(_poisson(share), _uniform(keys, *salt), side="right").astype(np.uint8)
 
 

@@ -53,15 +53,17 @@ class TrainingStart:
 
     Args:
         rows: number of rows of all parties.
-        first: exponent counts (gradients, hessians and weights by binary exponent) at the initial margins.
+        first: exponent counts (how many gradients, hessians and weights have each binary exponent) at the
+            initial margins.
         exponents: exponent counts at the margins after the constant is added.
         norms: counts of gradient norms at the same margins.
         cut_points: cut points of all features.
         levels: target means, and the cut points between them.
-        score: constant prediction that boosting starts from.
+        score: constant prediction from which boosting starts.
         scales: scales of gradients, hessians and weights.
-        ahead: scales of the first tree if its root was queried early, else None.
-        root_sums: sums of that query, else None.
+        ahead: scales of the first tree if its root was queried together with the last of these queries, else
+            None.
+        root_sums: answers to that early query, summed; None if it was not sent.
     """
 
     rows: int
@@ -100,7 +102,8 @@ def begin(terms: Terms) -> Generator[OfTurn, Int64, TrainingStart]:
 
 
 def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster | Outcome]:
-    """Train all rounds and return the model. grown: rounds known from before a restart, see `grow_tree`."""
+    """Train all rounds and return the model. grown: rounds that were grown before a restart (see
+    `grow_tree`)."""
     if terms.vertical.aligns:
         yield from align(terms)
     begun = yield from begin(terms)
@@ -139,8 +142,8 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster |
 
 def watched(terms: Terms, round_metrics: dict[str, float]) -> float:
     """Return the value that early stopping watches: the last metric on the last set of rows, negated if
-    higher values of the metric are better. Raises ConfigError if early stopping needs the metric but it is
-    undefined."""
+    higher values of the metric are better. Raises ConfigError if early stopping needs this metric and the
+    metric is undefined."""
     name, value = [*metrics.of_all(round_metrics).items()][-1]
     if terms.evaluation.early_stopping_rounds and math.isnan(value):
         raise ConfigError(
@@ -193,10 +196,10 @@ def end_and_begin(
     terms: Terms, start: StartQuery | None, end: EndRoundQuery, root: HistogramQuery | None
 ) -> Generator[OfTurn, Int64, tuple[Int64 | None, Int64, Int64 | None]]:
     """Send the queries at the end of a round in one turn: the start of boosting (if any), the end of the
-    round, and the root of the next tree (if any). Returns the sum of each.
+    round, and the root of the next tree (if any). Returns, for each query, the sum of the answers.
 
-    Parties apply the queries in this order: the start sets the bins, the end moves the margins, and the root
-    needs both."""
+    Parties apply the queries in this order: the start sets the bins, the end moves the margins, and the
+    answer about the root depends on both."""
     queries = [query for query in (start, end, root) if query is not None]
     sums = yield from together(terms, *queries)
     ended = int(start is not None)
@@ -248,10 +251,10 @@ def grow_tree(
         terms: the terms of the session.
         rows: number of rows of all parties.
         number: number of the round.
-        ground: growth settings, or the cut points to build them from.
+        ground: growth settings, or the cut points from which to derive them.
         scales: scales of gradients and hessians.
-        grown: rounds grown so far, to which this round is added. A round that is already in the list, from
-            before a restart, is not grown again.
+        grown: rounds grown so far, to which this round is added. A round that is already in the list, because
+            it was grown before a restart, is not grown again.
         root: sum of the answers to `root_query`, if that query was sent early.
     """
     if number == len(grown):
@@ -301,8 +304,8 @@ class Candidate:
 
 
 def tune(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
-    """Train all candidates in parallel and drop the worst at the end of each stage. grown: rounds known from
-    before a restart, see `grow_tree`."""
+    """Train all candidates in parallel and drop the worst at the end of each stage. grown: rounds that were
+    grown before a restart (see `grow_tree`)."""
     begun = yield from begin(terms)
     rows, scales, ahead, sums = begun.rows, begun.scales, begun.ahead, begun.root_sums
     each = [terms.candidate(number) for number in range(len(terms.objective.candidates))]
@@ -423,7 +426,7 @@ def _grow_side_by_side(
 
 @dataclass
 class _Growing:
-    """Growing tree of one candidate."""
+    """The growing tree of one candidate."""
 
     frontier: Frontier
     number: list[int]
@@ -431,8 +434,8 @@ class _Growing:
 
 
 class _Forest:
-    """Trees of all candidates in a round, numbered as one tree: first the roots, then children in the order
-    of splits."""
+    """Trees of all candidates in a round. Their nodes are numbered as in a single tree: first the roots, then
+    children in the order of splits."""
 
     def __init__(self, roots: int, trees: list[_Growing]) -> None:
         self._roots = self._size = roots

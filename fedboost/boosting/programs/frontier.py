@@ -118,8 +118,8 @@ class BinGroups:
         return answer[:sums], answer[sums:].reshape(nodes, -1)
 
     def _checked(self, node: int, marks: Int64, above: Flags | None, sums: Int64) -> Flags:
-        """Return the groups that marks describe. Raises PeerError if the groups are impossible. node: the
-        node or its parent, for the message; above: groups of the parent, or None at a root."""
+        """Convert marks to the groups that they describe. Raises PeerError if the groups are impossible.
+        node: the node or its parent, for the message; above: groups of the parent, or None at a root."""
         fault = histogram.fault(marks, above, sums[:-STATS].reshape(-1, STATS), self._layout)
         if fault is not None:
             feature, what = fault
@@ -169,12 +169,12 @@ REASONS = {
 }
 
 FIRST_ROOM = 126
-"""Number of nodes below the roots for which a growing tree initially has room: as many as in a tree with six
+"""Initial room for nodes below the roots of a growing tree: the number of such nodes in a tree with six
 levels."""
 
 
 class Columns:
-    """Features that each node may be split by: sampled as in XGBoost, and limited by the interaction
+    """Features by which each node may be split: a sample as in XGBoost, limited by the interaction
     constraints."""
 
     def __init__(self, terms: Terms, tree: int, numbers: Int64 | None = None) -> None:
@@ -188,10 +188,10 @@ class Columns:
         features = self._features if groups else ()
         self._groups = np.array([[name in {*group} for name in features] for group in groups], np.bool_)
         self.by_path = len(groups) > 0
-        """True if the features on the path to a node restrict the features that the node may be split by."""
+        """True if the features on the path to a node restrict the features by which the node may be split."""
 
     def restrict(self, leaves: Leaves, known: Flags, used: Flags) -> Flags:
-        """Return the features that each leaf may be split by, bool [leaves, features]; empty if there is no
+        """Return the features by which each leaf may be split, bool [leaves, features]; empty if there is no
         limit.
 
         known: features with known histograms, bool [slots, features], or empty if all are known; used:
@@ -289,7 +289,7 @@ class GrowingTree:
         the families (split leaves with a child that may be split further).
 
         fresh: leaves whose best split is not known yet; waiting: leaves whose best split is known; allowed:
-        features that each fresh leaf may be split by, bool [leaves, features]; histograms: int64 [slots,
+        features by which each fresh leaf may be split, bool [leaves, features]; histograms: int64 [slots,
         cells]."""
         # Make room for two children of every fresh and waiting leaf, in case all of them are split.
         room, ground = len(fresh) + len(waiting), self._ground

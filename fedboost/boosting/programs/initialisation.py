@@ -1,5 +1,5 @@
 """Steps before the first tree: matching rows, and choosing scales, cut points, target means and the constant
-that boosting starts from. The module also builds the model, replaces leaf values by quantiles of residuals,
+from which boosting starts. The module also builds the model, replaces leaf values by quantiles of residuals,
 and runs joint predictions.
 
 Guarantees: all results are pure functions of the terms and the sums. Cut points and the constant do not
@@ -119,7 +119,7 @@ def refresh(
     terms: Terms, rows: int, number: int, splits: Splits, tree: Tree, weight: Scale
 ) -> Generator[Query, Int64, Splits]:
     """Replace the leaf values of a grown tree, in place, with quantiles of residuals if the objective
-    requires that. The tree keeps its values if its growth is aborted.
+    requires this. The tree keeps its values if its growth is aborted.
 
     rows: upper bound on the number of rows; number: number of the round; splits: splits not yet sent to any
     party. Returns the splits that have still not been sent."""
@@ -206,12 +206,12 @@ class Scales:
     def ahead(
         self, terms: Terms, exponents: Int64 | None = None, values: tuple[tuple[int, float], ...] = ()
     ) -> "Scales | None":
-        """Return scales for the next tree that are valid before its gradients have been counted. Returns None
-        if such scales do not exist, or if they would be much coarser than the scales from counts.
+        """Return scales for the next tree that can be used before its gradients have been counted. Returns
+        None if such scales do not exist, or if they would be much coarser than the scales from counts.
 
         exponents: exponent counts before the last tree; values: leaf values of the last tree. Both are
-        omitted if the last tree is the constant: this can reduce gradients of any size to almost 0, so bounds
-        derived from earlier gradients would be too coarse."""
+        omitted if the last tree is the constant: the constant can reduce gradients of any size to almost 0,
+        so bounds derived from earlier gradients would be too coarse."""
         loss = terms.objective.loss
         if not terms.shares_turns or terms.draws.by_gradient_norm:
             return None
@@ -236,9 +236,8 @@ class Scales:
 
 def count(terms: Terms) -> Generator[OfTurn, Int64, tuple[int, Int64, Int64 | None]]:
     """Count the rows of all parties. Returns the number of rows, the exponent counts of gradients, hessians
-    and weights at the initial margins, and the counts over the first grids, or None if these are not counted
-    in the same turn.
-    """
+    and weights at the initial margins, and the counts over the first grids (None if these are not counted in
+    the same turn)."""
     numeric = len(terms.columns.numeric)
     # A shared turn needs cells that are wide enough for any number of rows. Under encryption, such cells cost
     # more than a turn. If rows are weighted, the scale of the grids' weights is not known before this sum.
@@ -394,9 +393,8 @@ def model_of(terms: Terms, score: float, trees: Iterable[Tree], means: TargetMea
     """Build the model from the constant prediction `score`, the trees, and the target means to store. If
     training continues from a model, the trees are added to those of that model.
 
-    XGBoost replaces the base score with base margins. With base margins, the model therefore stores the
-    constant as a tree with one leaf, the first tree of a separate round. The base score is then the
-    prediction at margin 0."""
+    In XGBoost, base margins replace the base score. With base margins, the constant is therefore stored in a
+    separate first round, in trees with a single leaf. The base score is then the prediction at margin 0."""
     columns = terms.columns
     kind = terms.trees.num_parallel_tree, tuple(columns.categorical), means
     if terms.earlier is not None:
@@ -418,8 +416,8 @@ def no_model(terms: Terms, loss: Objective | None = None) -> Booster:
 
 
 def residuals_vanish(before: Int64, after: Int64) -> bool:
-    """Return True if the gradients after the constant are no larger than rounding errors of float32 labels.
-    before, after: exponent counts before and after the constant."""
+    """Return True if the gradients after adding the constant are no larger than rounding errors of float32
+    labels. before, after: exponent counts before and after the constant is added."""
     first, now = before[:EXPONENT_CELLS], after[:EXPONENT_CELLS]
     return not now.any() or bound_exponent(now) < bound_exponent(first) - VANISHED_BITS
 
@@ -435,8 +433,8 @@ def residuals_vanish(before: Int64, after: Int64) -> bool:
 #   rows are not compared with each other.
 
 SMOOTHING = 10.0
-"""Number of rows with the overall mean that are added to each mean. It was the best of 1, 3, 5, 10 and 20
-with 20,000 levels of ten rows."""
+"""Each target mean is computed as if there were this many more rows, with the overall mean as their label.
+This value was the best of 1, 3, 5, 10 and 20 for 20,000 levels with ten rows each."""
 
 
 @dataclass(frozen=True)
@@ -526,8 +524,8 @@ def _means(terms: Terms, query: LevelSumsQuery, sums: Int64, counts: Int64) -> F
 
 def _told(rows: Int64, floor: int) -> Int64:
     """Return the indices of the buckets that get their own means: all buckets with at least `floor` rows. The
-    first of these is left out if the overall mean would otherwise be given to some rows, but fewer than
-    `floor`. rows: number of rows of each bucket, missing values last."""
+    first of these is left out if the overall mean would otherwise be given to at least one row but to fewer
+    than `floor` rows. rows: number of rows of each bucket, missing values last."""
     told = np.flatnonzero(rows[:-1] >= floor)
     rest = int(rows.sum() - rows[told].sum())
     return told[1:] if 0 < rest < floor else told
@@ -588,7 +586,7 @@ def align(terms: Terms) -> Generator[OfTurn, Int64, None]:
 
 def places_of(terms: Terms, query: AlignQuery, tokens: Int64) -> PlacesQuery:
     """Build the query that sends the indices of the common rows, or of all rows of the label holder. tokens:
-    sum of the answers to `query`, the tokens of all lists."""
+    sum of the answers to `query`, i.e. the tokens of all lists."""
     lists = lists_of(terms, query, tokens)
     if terms.vertical.takes_all_rows:
         of_all = PlacesQuery(*known_places(terms, lists))
@@ -612,8 +610,8 @@ def known_places(terms: Terms, lists: Mapping[str, Tokens]) -> tuple[int, tuple[
     its list.
 
     The fields are the number of rows, the number of entries for each party, and the entries. For a feature
-    holder, the entries are row indices, or UNKNOWN for rows that it does not have. For the label holder, they
-    are one hash per feature holder (`hash_of`)."""
+    holder, the entries are row indices, or UNKNOWN for rows that the party does not have. For the label
+    holder, the entries are one hash per feature holder (`hash_of`)."""
     (block,) = terms.blocks
     holder = block.label_holder
     rows = len(lists[holder])

@@ -9,7 +9,7 @@ query. The programs below send at most as many queries as the plan contains:
 - CUT_POINTS: one RangeQuery, if there are numeric features and cut_points is "grid"; 4% of the total cost.
 - LEVELS: one LevelSumsQuery, if there are target means; half of the total cost.
 - START and TREES: one StartQuery; and per round one SumsQuery (`additive`), or one HistogramQuery per level
-  (`hist`), at most max_depth per round. They share the rest of the cost in equal parts.
+  (`hist`), at most max_depth per round. The rest of the cost is divided equally among these queries.
 
 Under terms with noise, an EndRoundQuery has no metrics, so its answer is empty and costs nothing. Everything
 else that is published (structure, means, leaf values) is computed from these releases and the terms, at no
@@ -40,7 +40,7 @@ from fedboost.terms.hiding import CUT_POINTS, LEVELS, ROWS, START, TREES
 from fedboost.terms.terms import Terms, slots_of
 
 NOISE_ALONE = 2.0
-"""Counts of at most this many standard deviations of their noise are set to 0."""
+"""Counts that do not exceed this many standard deviations of their noise are set to 0."""
 LEAF_SPREAD = 0.5
 """Prior standard deviation of leaf values (tau). The smaller it is, the more noisy values are shrunk toward
 0."""
@@ -58,8 +58,9 @@ class Sums:
 
 
 def newton_step(terms: Terms, sums: Sums) -> float:
-    """Return the leaf step -G H / (H**2 + lambda H + (sigma_G / tau)**2), which the noise of the sums shrinks
-    toward 0. If margins are in the unit of the label, tau and the maximum step are multiplied by the clip."""
+    """Return the leaf step -G H / (H**2 + lambda H + (sigma_G / tau)**2), where tau is `LEAF_SPREAD`. The
+    noisier the sums are, the closer the step is to 0. If the link is the identity, tau and the maximum step
+    are multiplied by the bound to which gradients are clipped."""
     bound, unit = terms.bound, terms.bound.clip if terms.objective.loss.link == IDENTITY else 1.0
     G, H = bound.gradient(sums.gradient), max(bound.hessian(sums.hessian), 0.0)
     spread = bound.gradient(sums.sigma) / (LEAF_SPREAD * unit)
@@ -225,13 +226,13 @@ def child_sums(
 # differential privacy", CCS 2022.
 
 MAX_NOISY_BINS = 32
-"""Maximum number of bins per numeric feature. Trees of this depth do not need more bins, and with more bins
-the row counts would be less equal."""
+"""Maximum number of bins per numeric feature. The shallow trees that are trained with noise do not need more
+bins. With more bins, row counts would differ more from bin to bin."""
 
 
 def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
-    """Train all rounds and return the model. grown: rounds known from before a restart. They are not queried
-    again, because each query costs privacy."""
+    """Train all rounds and return the model. grown: rounds that were grown before a restart. They are not
+    queried again, because each query costs privacy."""
     cut_points = yield from lay_random_cut_points(terms)
     levels = yield from find_noisy_levels(terms, min(terms.histograms.max_bin, MAX_NOISY_BINS))
     cut_points = levels.among(cut_points, terms)

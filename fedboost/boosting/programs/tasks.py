@@ -57,8 +57,8 @@ def unit_of(min_count: int) -> int:
     """Return the unit to which counts are rounded: the smallest of 1, 2, 5, 10, 20, ... that is at least
     `min_count`.
 
-    If units were arbitrary, counts in several units could be combined until only one exact count is
-    possible."""
+    If any unit were allowed, the same count could be rounded to several units, and the results could be
+    combined to find the exact count."""
     scale: int = 10 ** (len(str(min_count)) - 1)
     return next(step * scale for step in (*_STEPS, 10) if step * scale >= min_count)
 
@@ -168,8 +168,8 @@ def _told(count: int, floor: int) -> int | None:
 
 
 def _quantiles(counts: Int64, declared: tuple[float, float], noise: float) -> dict[str, Any]:
-    """Return, for each quantile, the part of the declared range that contains it, from noisy counts. A part
-    is None if noise would determine it."""
+    """Return, for each quantile, the part of the declared range that contains it, from noisy counts. The part
+    is None for quantiles that would depend mainly on noise."""
     known: dict[str, Any] = dict.fromkeys(f"{share:g}" for share in SHARES)
     kept = np.where(counts > ABOVE_NOISE * noise, counts, 0)
     total = int(kept.sum())
@@ -191,7 +191,8 @@ def _quantiles(counts: Int64, declared: tuple[float, float], noise: float) -> di
 # Raises: PeerError for inconsistent counts, ConfigError for fewer rows than `min_count`.
 
 UNIT_FACTOR = 10.0
-"""Minimum ratio of the values on both sides of a gap that suggests different units, such as m and cm."""
+"""A gap in a column suggests different units (such as m and cm) if the values on its two sides differ by at
+least this factor."""
 GAP_SHARE = 0.02
 """Minimum number of rows on each side of such a gap, as a share of all rows."""
 
@@ -432,9 +433,9 @@ def evaluate(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
 def measuring_query(terms: Terms, query: MagnitudesQuery, rows: int, counts: Int64) -> EvaluationQuery:
     """Build the second query of an evaluation from the answer to the first one.
 
-    Some losses have a fixed cap (`LARGEST_LOSSES`). Otherwise the cap is a power of two such that fewer than
-    a unit of rows exceed it. A single row therefore has little influence on the cap and the mean, however
-    large its loss.
+    Some losses have a fixed cap (`LARGEST_LOSSES`). Otherwise the cap is a power of two such that the number
+    of rows with a larger loss is less than one unit. A single row therefore has little influence on the cap
+    and the mean, however large its loss.
 
     Args:
         terms: the terms of the session.
@@ -452,8 +453,7 @@ def measuring_query(terms: Terms, query: MagnitudesQuery, rows: int, counts: Int
 
 
 def summary_of(terms: Terms, query: EvaluationQuery, total: Int64) -> Figures:
-    """Return the published figures, from the sum of all answers. Raises PeerError if counts are
-    inconsistent."""
+    """Compute the published figures from the sum of answers. Raises PeerError if counts are inconsistent."""
     return _Sums(terms, query, total).summary()
 
 
@@ -476,7 +476,8 @@ class _Set:
 
     @cached_property
     def outcomes(self) -> dict[str, int | None]:
-        """Published number of rows of each outcome; None if its label has less than one unit of rows."""
+        """Published number of rows of each outcome; None if the number of rows with the outcome's label is
+        less than one unit."""
         pairs, out = (self._outcomes[:2], self._outcomes[2:]), list[int | None]()
         for pair, told in zip(pairs, self.told_by_label, strict=True):
             out += coarse(pair, self.unit, told) or (None, None)
@@ -505,8 +506,8 @@ class _Set:
         return out
 
     def step(self, size: float) -> float:
-        """Return the rounding step for numbers that a unit of rows changes by `size`, or 0 if figures may
-        reveal individual rows."""
+        """Return the rounding step for a figure that one unit of rows can change by `size`. Returns 0 if
+        figures may reveal individual rows."""
         return step_of(size) if self.unit > 1 else 0.0
 
     def _figure(self, name: str, least: int) -> tuple[float | None, float | None]:
@@ -667,8 +668,8 @@ class _Sums:
         return {"sets": told, "gaps": gaps([*told.values()], self._unit), "left_out": small}
 
     def _curves(self) -> Figures:
-        """Return the ROC curve and calibration over bins with enough rows, and the area under the curve from
-        finer cells."""
+        """Return the ROC curve and calibration over bins with enough rows, and the area under the curve,
+        which is computed from finer cells."""
         every, unit = self._sets[ALL], self._unit
         if not every.has_curves:
             return {"auc": None, "roc": [], "bins": []}
@@ -731,8 +732,8 @@ def rates(outcomes: Outcomes, unit: int = 1, least: int = 1) -> dict[str, float 
 
 
 def within_of_rate(name: str, outcomes: Outcomes, unit: int) -> float:
-    """Return the maximum error of a rate computed from rounded outcomes: each count is within a unit, and the
-    rate is rounded to a step."""
+    """Return the maximum error of a rate computed from rounded outcomes: each count is within one unit of the
+    exact count, and the rate itself is rounded."""
     _, whole = _RATES[name]
     return min(1.5 * unit / sum(outcomes[key] or 0 for key in whole), 1.0)
 

@@ -1,8 +1,8 @@
 """All queries that a program can send, one family per file. The set is closed: every `match` on a query
-handles all of them.
+handles all query classes.
 
-A query determines the number of integers in its answer, and the maximum that one row adds to each. Both
-sides therefore know the width of each cell before anything is computed. `rows`, a public number, is an
+A query determines the number of integers in its answer, and the maximum that one row adds to each integer.
+Both sides therefore know the width of each cell before anything is computed. `rows`, a public number, is an
 upper bound on the number of rows in the sum. `check` raises Refused if the terms do not allow a query."""
 
 from collections.abc import Generator
@@ -27,8 +27,8 @@ OfTurn = Query | Several
 
 
 def together(terms: Terms, *queries: Query) -> Generator[OfTurn, Int64, list[Int64]]:
-    """Send queries that do not depend on each other's sums, and return the sum of each. They share one turn
-    if the terms allow it and all answers fit into one vector."""
+    """Send queries that do not depend on each other's sums, and return the sum of the answers to each query.
+    The queries share one turn if the terms allow it and all answers fit into one vector."""
     if len(queries) > 1 and terms.shares_turns:
         several = Several(queries)
         if several.cells <= MAX_CELLS:

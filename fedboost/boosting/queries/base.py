@@ -68,7 +68,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class View:
-    """Filter that shows one party what it may see of queries, states and trees, if parties hold different
+    """Filter that reduces queries, states and trees to what one party may see, if parties hold different
     columns.
 
     Args:
@@ -157,8 +157,8 @@ class View:
         return replace(grids, starts=np.where(told, grids.starts, starts).astype(np.uint32), widths=widths)
 
     def tree(self, tree: Tree) -> Tree:
-        """Return a tree of the model, or of a round, as seen in this view. A party signs the
-        `state.structure` of trees as seen in its view."""
+        """Return a copy of a tree that contains only what this view shows. The tree may be from the model or
+        from a round. A party signs the `state.structure` of these copies."""
         seen = [
             int(self._seen[feature]) if left != NO_CHILD else feature
             for feature, left in zip(tree.feature, tree.left, strict=True)
@@ -516,10 +516,10 @@ def check_bits(bits: int, *scales: Scale) -> None:
 
 
 def check_tree(terms: Terms, tree: int, splits: Splits, values: tuple[tuple[int, float], ...]) -> None:
-    """Raise Refused if a model under these terms cannot have this tree.
+    """Raise Refused if a model trained under these terms cannot contain this tree.
 
     Args:
-        tree: number of the tree's round; -1 for the constant that boosting starts from.
+        tree: number of the tree's round; -1 for the constant from which boosting starts.
         splits: splits of the tree so far.
         values: node number and value of each leaf, if the tree is finished.
     """

@@ -5,9 +5,9 @@ of all parties of its block. Finally, each receives the indices of its matched r
 an order that all parties share.
 
 Guarantees: a party receives only indices of its own rows. If all rows of the label holder are used, the label
-holder receives one hash per feature holder instead: the hash of which rows that party has. A feature holder
-that claims other rows does not receive a hash of their ids. Each query is sent once per session, in its own
-turn. Otherwise parties could enter `max_ids` different ids each time.
+holder receives one hash per feature holder instead, which covers the set of rows that this party has. A
+feature holder that claims other rows does not receive a hash of their ids. Each query is sent once per
+session, in its own turn. Otherwise, parties could submit `max_ids` different ids each time.
 Raises: Refused for more ids than the terms allow, too few common rows, and impossible row indices."""
 
 import hashlib
@@ -170,7 +170,8 @@ class ToldPlaces(BeforeRows, BaseQuery):
         """Raise Refused if `places` is impossible in a session that uses all rows of the label holder.
 
         A feature holder needs one entry per row, either a distinct index or UNKNOWN, and enough known rows.
-        The label holder needs one hash per feature holder. said: "common" or "predicted", for messages."""
+        The label holder needs one hash per feature holder. said: word for the rows in messages, "common" or
+        "predicted"."""
         label_holder, fewest = terms.vertical.label_holder, terms.vertical.fewest_common_rows
         for party, size in enumerate(self.sizes):
             name, own = terms.parties[party], self.of(party)
@@ -333,8 +334,8 @@ def check_predicted(terms: Terms, rows: int) -> None:
 
 
 def check_batch(terms: Terms) -> None:
-    """Raise Refused if the number of rows to predict is less than the number of them that each feature holder
-    must have. Otherwise, an answer would reveal which rows a feature holder has."""
+    """Raise Refused if there are fewer rows to predict than each feature holder must have. Otherwise, an
+    answer would reveal which rows a feature holder has."""
     rows, fewest = terms.vertical.predict_rows or 0, terms.vertical.fewest_common_rows
     if rows < fewest:
         raise Refused(

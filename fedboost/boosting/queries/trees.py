@@ -256,7 +256,7 @@ class HistogramQuery(BaseQuery):
 
 class _Layout(NamedTuple):
     """Layout of an answer in cells: bit widths of each node's sums, runs of cells with equal width, total
-    number of cells, and, as input of the kernels, the number of pairs and the widths of each node."""
+    number of cells, and, as input for the kernels, the number of pairs and the widths of each node."""
 
     node_widths: tuple[Widths, ...]
     segments: tuple[Segment, ...]
@@ -285,12 +285,12 @@ def _layout_of(pairs: tuple[int, ...], widths: bytes, rows: int, gradient: int, 
 
 @dataclass(frozen=True)
 class VoteQuery(BaseQuery):
-    """Asks parties to vote for the features that these nodes should be split by, after these splits of the
+    """Asks parties to vote for the features by which these nodes should be split, after these splits of the
     growing tree.
 
-    Sent before the histograms of each level except the root, if the terms elect features. `parties` is the
-    number of voters. Answer: int64 [node, feature], 1 for the vote_top_k features with the highest positive
-    gain on the party's own rows, else 0."""
+    Sent before the histograms of each level except the root, if the terms require a vote on features.
+    `parties` is the number of voters. Answer: int64 [node, feature], 1 for the vote_top_k features with the
+    highest positive gain on the party's own rows, else 0."""
 
     description = "votes on which columns separate rows best"
     of_tree = True
@@ -448,12 +448,11 @@ class EndRoundQuery(BaseQuery):
     """Ends a round: moves each row's margin by the value of its leaf after these splits, and asks for
     metrics.
 
-    Tree -1 is the constant that boosting starts from. The answer consists of:
+    Tree -1 is the constant from which boosting starts. The answer consists of:
 
     1. the metric sums of each set of rows; for a set of one party's rows, other parties add 0.
     2. with `exponents`: exponent counts of the new gradients, hessians and weights.
-    3. with `sizes`: counts of the gradient norms of the training rows (`sampling.count_norms`).
-    """
+    3. with `sizes`: counts of the gradient norms of the training rows (`sampling.count_norms`)."""
 
     description = "error of the model, summed over all rows"
     ends_tree = True

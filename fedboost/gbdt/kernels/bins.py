@@ -123,7 +123,7 @@ def weigh_residuals(label, margin, weight, rows, start, width, bits, factor, lim
         label, margin, weight: float32, float64 and float32 [N].
         rows: uint32 [n], rows to count.
         start, width, bits: 2**width keys, starting at `start`, are divided into 2**bits equal subcells.
-        factor, limit: units per 1.0 of a weight, and its largest encoded value, as in `Scale.encode`.
+        factor, limit: units per 1.0 of a weight, and the largest encoded weight, as in `Scale.encode`.
         out: int64 [2**bits], updated in place.
     """
     for i in range(rows.size):

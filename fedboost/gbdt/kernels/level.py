@@ -307,7 +307,8 @@ def list_queried_children(families, known, elected):
 @loop
 def _take_bins(cells, own, parent, offsets, sizes, asked, known):
     """Move the queried bins to a slot: own = cells, parent -= cells. Bins of features that are unknown for
-    the parent are not subtracted. The returned number is negative if a hessian of the parent became negative.
+    the parent are not subtracted. Returns a negative number if a sum of hessians of the parent has become
+    negative.
 
     own, parent: int64 [2 T], or empty."""
     at, signs = 0, np.int64(0)

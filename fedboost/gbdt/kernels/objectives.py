@@ -102,8 +102,8 @@ def sigmoids(margin):
 
 @loop
 def log_factorials(x):
-    """Return ln Gamma(x + 1) for x >= 0, float64 [N]. Uses Stirling's series for x + 1 >= 12, and (x + 1)! =
-    (x + 1) x! to step up smaller values."""
+    """Return ln Gamma(x + 1) for x >= 0, float64 [N]. Uses Stirling's series for x + 1 >= 12. For smaller x,
+    x is first increased by means of (x + 1)! = (x + 1) x!."""
     out = np.empty(x.size, np.float64)
     for i in range(x.size):
         z, product = x[i] + 1.0, 1.0

@@ -25,10 +25,10 @@ def predict_margins(
     """Add the leaf value of every tree to margin, float64 [N], tree after tree. As in XGBoost, a value that
     is not a category goes left.
 
-    A block of rows passes through a tree together, level by level. Different rows do not wait for each other,
-    no branch has to be predicted, and the tree stays in the cache. The loops share all variables, so this is
-    deliberately one function of over 60 lines. features: float32 [N, F], NaN if missing. The other arguments
-    are the node columns (see the module docstring)."""
+    A block of rows passes through a tree together, level by level. The computations for different rows are
+    independent, no branch has to be predicted, and the tree stays in the cache. The loops share all
+    variables, so this is deliberately one function of over 60 lines. features: float32 [N, F], NaN if
+    missing. The other arguments are the node columns (see the module docstring)."""
     nodes, rows = left.size, features.shape[0]
     child = np.empty(2 * nodes, np.uint32)  # next node: left, right; a leaf is its own
     column = feature.astype(np.uint32)
@@ -102,8 +102,8 @@ def predict_margins(
 _ROWS = 256
 """Number of rows whose bits are computed together, so that the bits of one tree stay in the cache."""
 _WORD = 32
-"""Number of leaves whose bits are cleared together. Such a word is as wide as a feature's value, so both fill
-a register."""
+"""Number of leaves whose bits are cleared together. Such a word is as wide as a feature's value, so a vector
+register holds as many words as values."""
 _ALL = np.uint32(0xFFFFFFFF)
 _NONE = np.uint32(0)
 
@@ -194,7 +194,7 @@ def _outside(word, first, end):
 
 @loop
 def _shut(bits, right, if_left, if_right):
-    """Clear the bits of leaves on the side that a row does not go to, for each row."""
+    """For each row, clear the bits of the leaves on the side to which the row does not go."""
     for i in range(_ROWS):
         bits[i] &= (if_right & right[i]) | (if_left & ~right[i])
 
@@ -367,7 +367,8 @@ def _edges(left, right, feature, cover):
 
 @loop
 def _factors(again, share, product, points, weights):
-    """Return two factors for each edge, state of a row and integration point: two float64 [edges, 3, points].
+    """Return two factors for each combination of edge, row state and integration point: two float64 [edges,
+    3, points].
 
     The first factor updates the product of (z (1 - t) + o t) over the features on the path. The second factor
     is multiplied by the sum of value times product over the leaves below. The result is what the edge adds to
@@ -463,8 +464,8 @@ def _add_tree(
 
 @loop
 def _mean(left, value, begin, end, share):
-    """Return the mean value of a tree over the training rows, which is its value if no feature of a row is
-    known."""
+    """Return the mean value of a tree over the training rows. This is the expected value if no feature of a
+    row is known."""
     # reach: the share of the training rows that reach a node. An edge comes after the one into its begin.
     reach, mean = np.ones(left.size), 0.0
     for edge in range(begin.size):

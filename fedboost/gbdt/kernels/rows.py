@@ -19,8 +19,8 @@ NO_LEAF = -1
 PARENT, BY, LAST, MISSING, LEFT = range(5)
 """Rows of `columns`: node, feature, last bin that goes left, 1 if missing values go left, left child."""
 SOUND, NODE, CHILDREN, FEATURE, BIN, CATEGORIES = range(6)
-"""Faults of a split. SOUND means that there is none; the others name the part that does not fit the growing
-tree."""
+"""Faults of a split. SOUND means that there is none. Each other number stands for the part of the split that
+is invalid in the growing tree."""
 
 
 @loop

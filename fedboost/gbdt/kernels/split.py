@@ -21,7 +21,7 @@ from fedboost.gbdt.kernels.bins import MAX_CODES
 # The lowest 10 bits of a code are 9 for the bin or partition, which is at most MAX_CODES = 256, and one for
 # missing values. In an int32 this leaves room for 2**21 features.
 _TOGETHER = 512
-"""Number of listed candidates at which gains are computed, so that the list stays in the cache."""
+"""Gains are computed as soon as this many candidates are listed, so that the list stays in the cache."""
 # Gains are computed once the list has _TOGETHER candidates. One more feature adds at most 2 for each code.
 _LIST = _TOGETHER + 2 * (MAX_CODES + 1)
 _NARROW, _MAGIC = np.int64(1) << 51, np.int64(0x4338000000000000)

@@ -154,8 +154,9 @@ class Softmax(Objective):
 
 
 def _clipped_to_range(low: float, high: float) -> Bound:
-    """Return the bound for a gradient divided by C, which is half the width of the label range, and a
-    hessian. Both are clipped to 1, so the norm of (g / C, S h) is at most sqrt(1 + S**2)."""
+    """Return the bound for g / C and h, where g is a gradient, h a hessian, and C half the width of the label
+    range. Both numbers are clipped to 1, so the norm of (g / C, S h) is at most sqrt(1 + S**2) for any factor
+    S."""
     return Bound(0.5, 1.25**0.5, (low + high) / 2.0, (high - low) / 2.0)
 
 
@@ -328,9 +329,9 @@ MAX_STEP = 64.0
 
 
 def _grown(hessian: float, step: float, rate: float) -> tuple[float, float]:
-    """Bound the change of the gradient, and the hessian, after the margin has moved by at most `step`. The
-    hessian is the slope of the gradient. It is a sum of terms that grow or fall at most as fast as e**(rate *
-    margin)."""
+    """Bound the change of the gradient, and the new hessian, after the margin has changed by at most `step`.
+    The hessian is the slope of the gradient. It is a sum of terms that grow or fall at most as fast as
+    e**(rate * margin)."""
     if step > MAX_STEP:
         return math.inf, math.inf
     growth = math.expm1(rate * step) * (1.0 + ROUNDING)
@@ -357,8 +358,8 @@ def _mean(labels: float, predicted: float) -> float:
 
 
 class _Quantile(Objective):
-    """Base class of objectives whose initial constant is a quantile. The session queries this quantile
-    separately."""
+    """Base class of objectives whose initial constant is a quantile. This quantile is found by separate
+    queries."""
 
     label_kind = LabelKind.NUMBER
     rows_per_hessian = 1

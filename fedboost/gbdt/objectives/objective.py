@@ -145,7 +145,7 @@ class Bound:
 
     A row contributes gradient / clip and hessian / hessian_clip, both clipped to 1 in magnitude. The clipped
     hessian is then multiplied by `weight`. sensitivity: largest Euclidean norm of a row's contributions over
-    all outputs; start: prediction that boosting starts from."""
+    all outputs; start: prediction from which boosting starts."""
 
     weight: float
     sensitivity: float
@@ -256,19 +256,20 @@ class Objective(ABC):
 
     @property
     def bounds(self) -> tuple[int, int] | None:
-        """Binary exponents of bounds for |gradient| and the hessian of a row of weight 1; None if they are
-        not bounded."""
+        """Exponents (g, h) such that |gradient| <= 2**g and hessian <= 2**h for every row with weight 1; None
+        if there is no bound."""
         return None
 
     def bounds_after(self, gradient: float, hessian: float, step: float) -> tuple[float, float] | None:
-        """Bound |gradient| and the hessian of a row of weight 1 after its margin has moved by at most `step`.
+        """Bound |gradient| and the hessian of a row with weight 1 after its margin has changed by at most
+        `step`.
 
-        gradient, hessian: bounds before the move. Returns None if these imply no bounds."""
+        gradient, hessian: bounds before the change. Returns None if no bounds follow from these."""
         return None
 
     @property
     def quantile(self) -> float | None:
-        """Quantile of a leaf's residuals that is the leaf's value; None if leaf values are Newton steps."""
+        """Quantile of a leaf's residuals used as the leaf's value; None if leaf values are Newton steps."""
         return None
 
     @property
@@ -284,14 +285,14 @@ class Objective(ABC):
 
     @property
     def xgboost_equivalent(self) -> "Objective":
-        """XGBoost objective that is written to the model file and makes the same predictions. It is this
-        objective itself if XGBoost has it."""
+        """XGBoost objective that is written to the model file and makes the same predictions. If XGBoost has
+        this objective, the equivalent is the objective itself."""
         return self
 
     @property
     def start(self) -> HasGradients:
         """Loss whose gradients determine the initial constant: this objective, or a loss whose optimal
-        constant is a single step away."""
+        constant is found in a single step."""
         return self
 
     @abstractmethod

@@ -21,7 +21,7 @@ _Kind = TypeVar("_Kind", bound=type[Objective])
 
 
 def register(kind: _Kind) -> _Kind:
-    """Register an objective class so that terms can name it. Can be used as a decorator.
+    """Register an objective class so that it can be used in terms. Can be used as a decorator.
 
     Every party and the aggregator must register the class before they read terms. The parameters of the class
     become keys of the terms. Raises TypeError if the class is not a dataclass derived from Objective, and
@@ -182,9 +182,9 @@ def gradients(
 def check_objective(loss: Objective, label: Float32) -> None:
     """Check an objective; intended for the tests of the package that defines it.
 
-    label: labels to compute gradients with, float32 [N], or [2, N] if they are intervals. Raises ConfigError
-    unless each row's gradient and hessian depend only on that row, are finite, lie within the objective's
-    bounds and are proportional to the weight. Hessians must not be negative."""
+    label: labels for which to compute gradients, float32 [N], or [2, N] if they are intervals. Raises
+    ConfigError unless each row's gradient and hessian depend only on that row, are finite, lie within the
+    objective's bounds and are proportional to the weight. Hessians must not be negative."""
     rows = label.shape[-1]
     margin = np.linspace(-4.0, 4.0, rows)
     ones, halves = np.ones(rows, np.float32), np.full(rows, 0.5, np.float32)
@@ -292,7 +292,7 @@ class Trials(Objective):
     base: the objective of every model, which must have a single output; number: number of models."""
 
     base: Any
-    """An `Objective`, or the loss that boosting starts from."""
+    """An `Objective`, or the loss that determines the initial constant."""
     number: int
 
     name, label_kind, metrics, link = map(_of_base, ("name", "label_kind", "metrics", "link"))
