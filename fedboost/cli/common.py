@@ -60,8 +60,9 @@ LogFormat = Annotated[
 ]
 LogLevel = Annotated[str, typer.Option(metavar="debug|info|warning|error", help="Minimum severity to log.")]
 MIN_ROWS_PER_LEVEL = 10
-"""Default minimum number of rows of a level in a draft of terms or an offer of columns. The name of a rare
-level can identify a person, and so can a split on it. The default policy requires as many rows per leaf."""
+"""By default, drafted terms and offers of columns leave out levels with fewer rows than this. The name of a
+rare level can identify a person, and so can a split on it. The default policy requires the same number of
+rows per leaf."""
 MinRowsPerLevel = Annotated[int, typer.Option(help="Leave out levels with fewer rows than this.", min=1)]
 _TABLES: dict[str, Any] = {"rich_help_panel": "Table format"}
 

@@ -1,4 +1,4 @@
-"""`fedboost compare`: site-alone, federated and pooled models on the same held-out rows.
+"""`fedboost compare`: compares site-alone, federated and pooled models on the same held-out rows.
 
 Guarantees: no model is trained on a held-out row of any site. The same table, terms and options yield the
 same figures. Raises: ConfigError if there is only one site, if the sites are not the parties in the terms, or
@@ -163,8 +163,8 @@ IN_ORDER: dict[str, object] = {
     **{"rows": "in_order", "min_common_rows": None, "max_ids": None, "id_form": None},
     "label_epsilon": None,
 }
-"""Settings that train the same model in this process: rows are in order, nothing is hidden, and no party can
-be lost."""
+"""Settings with which this process trains the same model: rows are in order, nothing is hidden, and no party
+can be lost."""
 ONE_PARTY: dict[str, object] = {
     **{"parties": [], "label_holder": None, "rows": None, "model": None},
     **{"alone_rounds": 0, "min_rows_per_bin": 1},

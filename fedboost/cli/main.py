@@ -35,14 +35,15 @@ COMMANDS = {
         "Aggregator": "aggregator:serve status:serve",
     }.items()
 }
-"""Role -> command -> its module in fedboost.cli, in the order of `fedboost --help`. The function of a command
-has the same name; its epilog is a constant in the same module, such as `TRAIN_EPILOG` for `train`."""
+"""Role -> command -> its module in fedboost.cli, in the order of `fedboost --help`. A command's function has
+the command's name; the epilog of its help is a constant in the same module, such as `TRAIN_EPILOG` for
+`train`."""
 MODULES = {name: module for commands in COMMANDS.values() for name, module in commands.items()}
 GROUPS = {
     "keys": "Create and show keys, certificates and tokens.",
     "privacy": "Show a site's privacy budget, create its memory, or plan differentially private training.",
 }
-"""Command with sub-commands -> its help. Its module contains its app, such as `keys_app` for `keys`."""
+"""Command with sub-commands -> its help. The command's module contains a typer app, such as `keys_app`."""
 
 
 def _first_sentence_of(name: str) -> str:

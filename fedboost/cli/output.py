@@ -89,7 +89,7 @@ def unless_nobody_reads() -> Iterator[None]:
 
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-"""Base class of usage errors, which different versions of typer import from different packages."""
+"""Base class of usage errors. The package that defines it depends on the version of typer."""
 TAKES_TERMS = ("train", "simulate", "demo", "estimate")
 """Commands for which an unknown option may be a setting of the terms file, such as `--max-depth`."""
 

@@ -75,8 +75,8 @@ class Part:
 def site_and_keys(
     config: Path, insecure_loopback: bool, holds_rows: bool | None
 ) -> tuple[PartyConfig, Bundle | None]:
-    """Return a site's configuration and its key bundle, or None if there are no keys. holds_rows: as in
-    `read_party`. Raises ConfigError if the bundle belongs to another party."""
+    """Return a site's configuration and its key bundle; the bundle is None if there are no keys. holds_rows:
+    as in `read_party`. Raises ConfigError if the bundle belongs to another party."""
     site = read_party(config, holds_rows)
     bundle = choose_keys(site.keys, "party", site.aggregator, insecure_loopback)
     if bundle is not None and bundle.signer.name != site.party:
@@ -300,7 +300,8 @@ def compile_usual(say: Callable[[str], None]) -> None:
 
 
 def _of_many_rows(table: pa.Table) -> Model:
-    """Train on so many rows that threads share a split, then return a second model, trained on `table`."""
+    """Train on so many rows that several threads work on one split. Then train on `table` and return that
+    model."""
     terms = Terms.read(_settings("binary:logistic", protection="plain"))
     simulate(terms, [table.take(np.arange(SHARED) % ROWS)], nthread=2)
     return simulate(terms, [table]).model
@@ -320,7 +321,8 @@ def _trainings() -> Iterator[dict[str, Any]]:
 
 
 def _by_columns() -> Iterator[dict[str, Any]]:
-    """Yield settings for parties with different columns. The last settings use encryption, if installed."""
+    """Yield settings for parties with different columns. The last settings use encryption, if its package is
+    installed."""
     held = {**_FEATURES, "label": "benign", "row_id": "id", "held": {"other": ["dose", "ward"]}}
     who = {"label_holder": "own", "min_common_rows": 1, "model": "parties", "columns": held}
     yield _settings("binary:logistic", protection="plain", **who)
@@ -346,7 +348,7 @@ def _settings(objective: str, **settings: Any) -> dict[str, Any]:
 
 
 def _table() -> pa.Table:
-    """Return a table with missing values, mostly-zero columns, a categorical column and each kind of
+    """Return a table with missing values, columns that are mostly zero, a categorical column and each kind of
     label."""
     draw = np.random.default_rng(0)
     age, dose = draw.normal(size=ROWS), draw.random(ROWS)
@@ -369,7 +371,7 @@ def _table() -> pa.Table:
 
 
 def _sparse(table: pa.Table) -> SparseTable:
-    """Return a sparse table with the label and one column, of which only non-zero values are stored."""
+    """Return a sparse table with the label and one other column, whose zeros are not stored."""
     values = table["dose"].to_numpy().astype(np.float32)
     rows = np.flatnonzero(values)
     return SparseTable(

@@ -156,7 +156,7 @@ def _analysts(site: PartyConfig, agreed: Terms, names: list[str]) -> tuple[str, 
 
 
 def _read_rows(site: PartyConfig, agreed: Terms) -> Counts | None:
-    """Count this site's rows for the approval. For rows on workers, this is only the total number. Returns
+    """Count this site's rows for the approval. For rows on workers, only the total number is known. Returns
     None if the site holds no rows under these terms. Raises ConfigError if the rows do not fit the terms."""
     if site.data is None or site.party not in agreed.holders:
         return None
@@ -389,7 +389,7 @@ def _notice_ids(table: pa.Table, name: str) -> None:
 
 
 def _text(drafted: DraftedOffer, min_rows: int, out: Path, names_out: Path) -> Iterator[Block]:
-    """Yield a table of the offered columns with their real names, and what to do with the two files."""
+    """Yield a table of the offered columns with their real names, then instructions for the two files."""
     rows = table("in terms", "at this site", "kind", "levels", numbers=())
     for column in drafted.columns:
         kind, levels = "numeric", ""

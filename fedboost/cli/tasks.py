@@ -89,8 +89,8 @@ class Run:
         check_page(self.report, *files, force=self.force, outputs=outputs)
 
     def save(self, terms: Terms, model: Path | None = None) -> None:
-        """Write the terms, for sites to approve, if --save-terms is given. model: model file to which the
-        terms refer, by its path relative to the terms file."""
+        """Write the terms, for sites to approve, if --save-terms is given. model: model file, to which the
+        terms refer by its path relative to the terms file."""
         if self.save_terms is None:
             return
         path = None if model is None else os.path.relpath(model, self.save_terms.parent)

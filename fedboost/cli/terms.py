@@ -166,7 +166,7 @@ def _offers(
     files: list[Path], source: str | Database, party: list[str], site: str | None
 ) -> tuple[list[tuple[Path, Offer]], list[str]]:
     """Read offers. Returns the offers with their files, and the parties: the party with the labels, then the
-    parties of the offers. If there are no offers, these are the given parties."""
+    parties of the offers. If there are no offers, the parties are those in `party`."""
     if not files:
         return [], party
     if site is not None:

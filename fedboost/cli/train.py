@@ -312,15 +312,18 @@ def tracked(terms: Terms, uri: str | None) -> Iterator[MLflowCallback | None]:
 
 
 Draw = Callable[[Mapping[str, float]], None]
-"""Function to call after each round with its row of the history: metrics, bytes and seconds by name."""
+"""Function to call after each round with the round's row of the history: metrics, bytes and seconds by
+name."""
 SLOW_SECONDS = 30.0
-"""Without a bar, a line is also printed if this many seconds have passed since the previous line."""
+"""Without a progress bar, a line is also printed whenever this many seconds have passed since the last
+one."""
 BESIDE = 42
-"""Terminal columns reserved for the round number, the bar, the bytes and the time."""
+"""Number of terminal columns reserved for the round number, the bar, the bytes and the time."""
 _BETWEEN = ", "
 RECENT = 5  # number of last rounds from which the remaining time is estimated
 ESTIMATED_SECONDS = 3600.0
-"""Time window from which the bar estimates the remaining time. With encryption, a round may take minutes."""
+"""The progress bar estimates the remaining time from the progress during this many seconds. With encryption,
+a round may take minutes."""
 
 
 def notice_not_hidden(terms: Terms) -> None:

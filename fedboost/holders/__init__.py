@@ -1,1 +1,2 @@
-"""Holders: the objects that compute a party's answers from its rows, or from some columns of them."""
+"""Holders: the objects that compute a party's answers from its data, whether it has all columns or only
+some."""

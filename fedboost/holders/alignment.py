@@ -13,9 +13,9 @@ intersection).
    its own.
 
 Guarantees: no party sees its own list multiplied by all parties, so it cannot compare that list with others.
-A repeated query gets the same bytes, and after a restart the rows are the same. If all rows of the label
-holder take part, the hash that it sends to a feature holder covers only ids of rows that the feature holder
-has, according to both the feature holder and the aggregator.
+A repeated query gets the same answer byte for byte, and the rows are the same after a restart. If all rows of
+the label holder take part, the hash for a feature holder covers only ids that the feature holder has,
+according to both the feature holder and the aggregator.
 Raises: PeerError for invalid lists of points, lists that change when a query is repeated, invalid indices,
 and common rows with different ids."""
 
@@ -81,7 +81,8 @@ class RepeatedIds:
         self._begins = np.cumsum(self.counts) - self.counts
 
     def rows_of(self, ids: Int64) -> Int64:
-        """Return the indices of all rows with these ids (indices in `distinct`), by id: int64 [rows]."""
+        """Return the indices of all rows with these ids, grouped by id: int64 [rows]. ids: indices in
+        `distinct`."""
         counts = self.counts[ids]
         ends = np.cumsum(counts)
         first = np.repeat(self._begins[ids] - ends + counts, counts)
@@ -142,7 +143,8 @@ class Alignment:
         self._order = np.argsort(np.frombuffer(stream.digest(8 * len(ids)), np.uint64))
 
     def count(self, query: IdCountQuery) -> Int64:
-        """Return the answer to the query: the number of this party's ids at its index, and 0 elsewhere."""
+        """Return the answer to the query: the number of this party's ids at the party's index, and 0
+        elsewhere."""
         counts = np.zeros(query.cells, np.int64)
         counts[self._place] = len(self._ids)
         return counts
@@ -188,8 +190,8 @@ class Alignment:
         return np.zeros(query.cells, np.int64)
 
     def tell_known(self, query: ToldPlaces) -> Exchange:
-        """Send the label holder a mask that shows which of its rows this party has. Then check the label
-        holder's hash of the ids of these rows.
+        """Send the label holder a mask that shows which of the label holder's rows this party has. Then check
+        the hash of these rows' ids that the label holder sends.
 
         Returns the index of each of the label holder's rows in this party's table, or UNKNOWN if this party
         does not have the row: int64 [query.total]."""
@@ -200,8 +202,8 @@ class Alignment:
         return rows
 
     def show(self, query: ToldPlaces) -> Exchange:
-        """Receive a mask from each feature holder (party without labels) that shows which of this label
-        holder's rows it has, and send it a hash of the ids of these rows.
+        """From each feature holder (party without labels), receive a mask that shows which of this party's
+        rows the feature holder has. Then send the feature holder a hash of these rows' ids.
 
         Returns the masks, bool [feature holders, query.total], with rows in the secret order."""
         rows, others = self.rows_at(query), self._block.feature_holders
@@ -296,8 +298,8 @@ class Alignment:
 
     def repeated(self, query: ToldPlaces, counts: Int64 | None) -> Int64:
         """Return the table indices of the session's rows, int64 [rows]. At a label holder that repeats ids,
-        these are all rows with a common id. At other parties, each matched row is repeated `counts` times, or
-        occurs once if `counts` is None."""
+        these are all rows with a common id. At other parties, each matched row is repeated as often as
+        `counts` states, or occurs once if `counts` is None."""
         ids = self.rows_at(query)
         if self._repeated is not None:
             return self._repeated.rows_of(ids)
@@ -356,8 +358,8 @@ class CommonRows:
 
     @property
     def rows(self) -> int:
-        """Number of rows in the table. Once rows are matched, the number of common rows, or of common ids as
-        long as their repetitions are unknown."""
+        """Number of rows in the table or, once rows are matched, number of common rows. Until the repetitions
+        of the common ids are known, each of these ids counts as one row."""
         if self._held is not None:
             return self._held.rows
         if self._alignment is not None and self._places is not None:
@@ -392,8 +394,8 @@ class CommonRows:
         return True
 
     def repeat(self) -> Exchange:
-        """With `repeated_ids`, exchange the number of the label holder's rows with each common id, and hold
-        the rows. Raises PeerError if these numbers have changed since the last exchange."""
+        """With `repeated_ids`, exchange the number of the label holder's rows with each common id, and repeat
+        the rows accordingly. Raises PeerError if these numbers have changed since the last exchange."""
         if self._alignment is None or self._places is None or not self._terms.vertical.repeated_ids:
             return
         repeats = yield from self._alignment.tell_repeats(self._places)

@@ -1,8 +1,8 @@
 """Rows of a party that holds only some columns, and everything that the party computes from its own columns
 alone.
 
-Queries arrive with the party's own feature numbers. They have no splits, because `RowSets` has already sent
-the rows to the child nodes.
+Queries use the party's own feature numbers. They contain no splits, because `RowSets` has already moved the
+rows to the child nodes.
 
 Guarantees: histograms and counts are the same as for whole rows, restricted to the party's columns."""
 
@@ -94,7 +94,7 @@ class LabelRows(HorizontalHolder):
         return out if weight is None else out & (weight > 0)
 
     def compute_gradients(self, gradient: Scale, hessian: Scale) -> None:
-        """Compute the growing tree's gradients in these scales, unless gradients are already known."""
+        """Compute the growing tree's gradients in these scales, unless they have already been computed."""
         if not self.has_gradients:
             self._gradients.quantise(self._terms.objective.loss, in_units(gradient, hessian))
 
@@ -220,8 +220,8 @@ class OwnCuts:
         return out.reshape(-1)
 
     def put_into(self, start: StartQuery, rows: OwnRows) -> StartQuery:
-        """Return the query with the party's own cut points filled in, of which the aggregator knows only the
-        number. Raises PeerError if the number of bins differs. start: the query."""
+        """Return the query `start` with the party's own cut points filled in. The aggregator knows only how
+        many there are. Raises PeerError if the number of bins does not match the cut points."""
         own, told = self.of(rows), start.cut_points
         numeric = told.head(self._numeric.size)
         if not (np.array_equal(numeric.sizes, own.sizes) and np.array_equal(numeric.missing, own.missing)):
@@ -286,12 +286,12 @@ class RowSets:
         self._root_of = {root: root for root in range(self._roots)}
 
     def split(self, rows: OwnRows, splits: Splits, to_all: bool) -> Exchange:
-        """Send rows to the children of split nodes, exchanging row sets with the other parties.
+        """Move rows to the children of split nodes, exchanging row sets with the other parties.
 
         rows: the party's rows; splits: the splits in the party's view; to_all: True to send row sets to all
         parties of the block, False to send them only to the label holder. A party that receives no row set
-        leaves its rows in the split node. For a tree with only the label holder's columns, none are sent.
-        Raises PeerError for invalid splits."""
+        leaves its rows in the split node. For a tree with only the label holder's columns, no row sets are
+        sent. Raises PeerError for invalid splits."""
         if not len(splits):
             return
         # Before a bit is sent, check which party's column each split uses, that each split is of an existing
@@ -334,7 +334,7 @@ class RowSets:
         return -(-self._roots * rows // 8)
 
     def _follow(self, splits: Splits) -> None:
-        """Record the root of each new child node. Raises PeerError if a split is of a node that does not
+        """Record the root of each new child node. Raises PeerError if a split refers to a node that does not
         exist yet."""
         # Children are added after the loop: the splits of a query are of leaves before it.
         known, root_of = {}, self._root_of
@@ -356,8 +356,8 @@ class RowSets:
         return bits.tobytes()
 
     def _split_foreign(self, rows: OwnRows, splits: Splits, slot: int, packed: bytes) -> None:
-        """Send rows to the children of another party's splits, using its row set. slot: index of the party in
-        `others`."""
+        """Move rows to the children of another party's splits, using that party's row set. slot: index of the
+        party in `others`."""
         bits = np.unpackbits(np.frombuffer(packed, np.uint8), count=self._roots * rows.rows)
         #     columns   own features | roots 0, 1, ... of others[0] | roots 0, 1, ... of others[1] | ...
         first = self._own.size + slot * self._roots
@@ -422,7 +422,7 @@ class GradientExchange:
 
     def receive(self, sender: str, roots: int, rows: int, hidden: HiddenSums | None) -> Exchange:
         """Receive packed gradients, int64 [roots, rows], or encrypted gradients in the form that `report`
-        accepts. sender: the label holder; roots, rows: the shape; hidden: as in `send`."""
+        accepts. sender: the label holder; roots, rows: shape of the gradients; hidden: as in `send`."""
         if hidden is None:
             packed = yield Receive(GRADIENTS, sender, PAIR_BYTES * roots * rows)
             return np.frombuffer(packed, "<i8").astype(np.int64).reshape(roots, rows)
@@ -493,8 +493,8 @@ class GradientExchange:
 def check_leaf_values(
     terms: Terms, rows: LabelRows, scales: Scales | None, splits: Splits, query: EndRoundQuery
 ) -> None:
-    """Raise PeerError unless the values of all leaves follow from the gradients of their rows. Nothing is
-    checked if leaf values do not follow from sums alone.
+    """Raise PeerError unless each leaf value follows from the gradients of the leaf's rows. Nothing is
+    checked if leaf values depend on more than sums of gradients.
 
     Args:
         terms: the terms of the session.
@@ -656,7 +656,7 @@ class BinFloor:
 
 
 class _Family:
-    """Parents and left children of a tree's nodes, taken from its splits."""
+    """The parent and the left child of each node of a tree, taken from the tree's splits."""
 
     def __init__(self, splits: Splits) -> None:
         self.left: dict[int, int] = dict(zip(splits.node.tolist(), splits.left.tolist(), strict=True))
@@ -669,7 +669,7 @@ class _Family:
 
 def _ids_by_bin(bins: Bins, members: Any) -> Int64:
     """Count the distinct rows in each bin, int64 [bins]. members: row indices, uint32, in increasing order
-    and possibly repeated. Each row is one id, because the terms exclude min_rows_per_bin with
+    and possibly repeated. Each row is one id, because terms cannot combine min_rows_per_bin with
     `repeated_ids`."""
     out = np.zeros(bins.layout.bins, np.int64)
     count_bins(bins.rows.by_feature, members, bins.layout.offsets, out)

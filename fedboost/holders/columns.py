@@ -1,4 +1,4 @@
-"""Holders for parties with some columns of their rows: `answering` computes a vector of integers per query.
+"""Holders for parties that have only some of the columns: `answering` computes an integer vector per query.
 
 The vector covers the party's own columns and is 0 elsewhere; the label holder's vector also covers labels.
 What a party needs from other parties of its block is relayed to it: gradients at the root of a tree, and row
@@ -209,7 +209,8 @@ class PredictionHolder(BaseHolder):
         self.prediction = Prediction(margins, self._model.loss.predict(margins), has)
 
     def _batches(self, rows: int) -> list[slice]:
-        """Return the batches of rows whose leaf bits are relayed together, which all parties agree on."""
+        """Return the batches of rows whose leaf bits are relayed together. They are the same at all
+        parties."""
         step = rows_of_batch(max(map(self._structure.size, self._structure.parties)))
         return [slice(first, first + step) for first in range(0, rows, step)]
 
@@ -271,7 +272,7 @@ class OwnBins(NamedTuple):
 
 
 class VerticalHolder(BaseHolder):
-    """Holder for a party that has only some columns of its rows, in one training session."""
+    """Holder for a party that has only some of the columns, in one training session."""
 
     def __init__(
         self, read: Callable[[Terms], Shard], terms: Terms, name: str, secret: bytes, nthread: int = 1
@@ -288,9 +289,10 @@ class VerticalHolder(BaseHolder):
         self._bins = OwnBins(np.zeros(0, np.int64), 0, 0)
         self._floor = BinFloor(terms, view, block)
         self._finished = 0
-        """Number of rounds, including the constant, whose leaf values have been added to the margins."""
+        """Number of rounds whose leaf values have been added to the margins. The constant counts as a
+        round."""
         self._is_whole = True
-        """True if the rows of the growing tree are in the nodes that `state` implies."""
+        """True if each row is in the node of the growing tree that `state` implies."""
         self._has_met = True
         """True if the parties of the block have exchanged how far each has progressed."""
 
@@ -312,7 +314,8 @@ class VerticalHolder(BaseHolder):
         return self._own_cuts.trees(self.state, rounds, self._own)
 
     def go_to(self, state: BoostingState) -> None:
-        """Move to this state. Data needed from other parties for this is relayed before the next answer."""
+        """Move to this state. If this requires data from other parties, it is relayed before the next
+        answer."""
         # The label holder relays again how often ids are repeated, since another party may have lost it.
         repeats = state.places is not None and self._terms.vertical.repeated_ids
         # The flags from one introduction to the next (True: T, False: F):
@@ -515,11 +518,11 @@ class VerticalHolder(BaseHolder):
         self._has_met = self._is_whole = True
 
     def _follow(self, splits: Splits, to_all: bool) -> Exchange:
-        """Send rows down a tree again, level by level.
+        """Move rows down a tree again, level by level.
 
-        Row sets of splits above other splits were sent to all parties, and are sent again to all. The others
-        belong to the last level, and were sent only to the label holder. to_all: True if the row sets of the
-        last level were also sent to all parties."""
+        Row sets of splits above other splits were sent to all parties, and are sent to all of them again. The
+        other row sets belong to the last level, and were sent only to the label holder. to_all: True if the
+        row sets of the last level were also sent to all parties."""
         inner = np.isin(splits.left, splits.node) | np.isin(splits.left + 1, splits.node) | to_all
         for level in levels(splits):
             yield from self._row_sets.split(self._own, some(splits, level & inner), to_all=True)

@@ -56,7 +56,8 @@ that table."""
 @dataclass(frozen=True)
 class MeasuredRows:
     """Rows of a party on which a model is evaluated. chosen: mask, bool [rows], or None for all rows;
-    grown_on: number of these rows that the model was trained on; unknown: number for which that is unknown.
+    grown_on: number of these rows that the model was trained on; unknown: number of rows for which this is
+    not known.
     """
 
     chosen: Mask | None
@@ -130,7 +131,7 @@ def _check_places(
 
 
 def _as_then(table: TrainingTable, trained: Terms, read: Callable[[Terms], Shard], rows: int) -> Shard | None:
-    """Return the rows of the training if the table begins with them, else None."""
+    """Return the rows that the model was trained on if the table begins with them, else None."""
     if rows < table.rows:
         return None
     try:
@@ -170,7 +171,7 @@ class EvaluationHolder(RowsHolder):
 
     @property
     def table(self) -> HeldTable | None:
-        """Table of the session and the rows to evaluate on, or None if these are all rows."""
+        """Table of the session and the rows to evaluate on, or None if all rows are evaluated."""
         chosen = self._about.chosen
         return None if chosen is None else HeldTable(chosen.size, self.rows_hashed, chosen)
 
@@ -201,7 +202,7 @@ class EvaluationHolder(RowsHolder):
 
 def magnitudes(query: MagnitudesQuery, gradients: Gradients, rows: tuple[int, int, int]) -> Int64:
     """Return the answer to the first query of an evaluation, int64 [query.cells]. rows: number of all rows,
-    of rows that the model was trained on, and of rows for which that is unknown."""
+    of rows that the model was trained on, and of rows for which this is not known."""
 
     def count(loss: Objective, margin: Float64, label: Float32, weights: Float32) -> Int64:
         with np.errstate(over="ignore"):  # infinite losses are counted in the last cell
@@ -333,7 +334,7 @@ def count_bins(
 
     Args:
         query: the query.
-        terms: the terms of the training.
+        terms: terms under which the model is trained.
         state: state of the training.
         columns: values of each feature.
         base_margin: initial margins, float32 [rows], or None for 0.

@@ -147,8 +147,8 @@ class Shard:
         return replace(self, columns=())
 
     def pick(self, rows: Int64) -> "Shard":
-        """Return the rows with these indices, in this order, without ids. Index -1 stands for a row of
-        missing values, and requires rows without labels."""
+        """Return the rows with these indices, in this order, without ids. Index -1 yields a row of missing
+        values, and is allowed only if the rows have no labels."""
         beside: dict[str, Any] = {
             name: None if values is None else values[rows]
             for name, values in vars(self).items()

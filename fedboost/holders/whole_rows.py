@@ -76,8 +76,8 @@ class OwnHistograms:
         self._known = {}
 
     def of(self, node: int, limit: int) -> Int64:
-        """Return the histogram of a leaf, followed by one last pair: sums of positive gradients and hessians
-        of all its rows. limit: largest magnitude of a gradient in the query's scale."""
+        """Return the histogram of a leaf, followed by one last pair: the sums of positive gradients and
+        hessians over all rows of the leaf. limit: largest magnitude of a gradient in the query's scale."""
         if node not in self._known:
             self._known[node] = self._growing.histograms([node], self._pairs, self._bins, limit)[0]
         return self._known[node]
@@ -133,8 +133,8 @@ def votes(query: VoteQuery, terms: Terms, rows: int, layout: Layout, own: Int64)
 
 
 def vote(own: Int64, layout: Layout, rule: SplitRule, top: int) -> Int64:
-    """Return 1 for each of the features with the highest positive gains, at most `top`, and 0 for others:
-    int64 [features]. Ties go to the lowest feature number."""
+    """Return 1 for the `top` features with the highest gains, and 0 for all others: int64 [features].
+    Features without a positive gain also get 0. Ties go to the lowest feature number."""
     votes = np.zeros(len(layout.features), np.int64)
     gains = rule.gains(own, layout, histogram.node_total(own, layout))
     best = np.argsort(-gains, kind="stable")[:top]
@@ -190,7 +190,7 @@ class LevelColumns:
         self, columns: Sequence[Column], means: Sequence[Float32], trained: bool = True
     ) -> tuple[Column, ...]:
         """Return the columns with target means in place of levels. means: float32 [buckets, folds] for each
-        target-mean column. trained: False to use the last fold, whose means the model stores, for all
+        target-mean column. trained: False to use the means of the last fold, which the model stores, for all
         rows."""
         folds = self._folds if trained else None
         behind = self._first + len(self._slots)
@@ -216,7 +216,8 @@ def _by_slot(slots_of_rows: Int64, values: Int64, slots: Slots) -> Int64:
 # ---- A party with whole rows ----------------------------------------------------------------------------
 
 MAX_ROWS_OF_TREES = 1 << 31
-"""Maximum of rows times trees in a round. Each row of each tree takes 8 bytes, or 16 if rows are sampled."""
+"""Maximum number of rows times number of trees in a round. Each row of each tree takes 8 bytes, or 16 if rows
+are sampled."""
 NO_FEATURE = CutPoints.of([np.zeros(0, np.float32)], [False])
 """Placeholder for the columns of a label holder without features: one bin that contains all rows."""
 
@@ -272,7 +273,7 @@ class GrowingHolder(RowsHolder):
 
 
 class HorizontalHolder(GrowingHolder):
-    """Holder for a party that has all columns of its rows, in one training session."""
+    """Holder for a party that has all columns, in one training session."""
 
     def __init__(
         self,
@@ -405,7 +406,7 @@ class HorizontalHolder(GrowingHolder):
         return self._own.of_vote(query)
 
     def _residuals(self, query: ResidualQuery) -> Int64:
-        """Return the total row weight by residual, for each part of each node's cell."""
+        """Return the total weight of each node's rows with residuals in each part of the node's cell."""
         self.growing.apply(query.splits, self.bins)
         if query.tree == CONSTANT_TREE:
             nodes = [np.flatnonzero(self._sets[metrics.TRAIN]).astype(np.uint32)]

@@ -3,7 +3,8 @@ or two messages per party (legs), and `paillier` where parties hold different ro
 
 `plain` hides nothing: the aggregator sees every party's vector before adding it, as in an ordinary
 data-parallel allreduce. It is for benchmarks, tests, and parties that trust the aggregator. If few bins of a
-node have rows, only the nonzero cells are sent. Message lengths, which others see, then depend on rows."""
+node have rows, only the nonzero cells are sent. Message lengths then depend on the rows, and others can
+observe these lengths."""
 
 import contextlib
 import hashlib
@@ -214,10 +215,10 @@ class TwoLegSealer(_MaskingSealer):
     second message (leg), or the other parties recover it if the party is lost.
 
     Raises PeerError for a roster that is too small, contains unknown parties, lacks this party, or changed
-    although the keys did not. Raises PeerError for a tag that is not newer than the last one, or whose turn
-    this party has committed. Raises PeerError for a request to commit with an old context, or with missing,
-    forged or changed shares. Raises PeerError for a request to recover before this party's commit, or to
-    recover too many parties."""
+    although the keys did not. Raises PeerError for a tag that is not newer than the last one, or if this
+    party has already disclosed its self mask for the tag's turn. Raises PeerError for a request to commit
+    with an old context, or with missing, forged or changed shares. Raises PeerError for a request to recover
+    before this party's commit, or to recover too many parties."""
 
     way = TWO_LEGS
 
@@ -262,8 +263,8 @@ class TwoLegSealer(_MaskingSealer):
         """Return the note sent with the last chunk: a commitment to the self mask, and an encrypted share of
         it for each peer.
 
-        The note is created only once per vector, because encrypting other shares under the same keys and
-        nonce would reveal both."""
+        The note is created only once per vector, because encrypting different shares under the same keys and
+        nonce would reveal all of them."""
         tag = self._pairs.tag
         assert tag is not None
         if self._note:
@@ -720,7 +721,7 @@ class EncryptedOpener(Opener):
         self._lost |= party == self._keyholder
 
     def requests(self) -> dict[str, bytes]:
-        """Return the request to the key holder, or an empty dictionary once it has decrypted the sum.
+        """Return the request to the key holder, or an empty dictionary once the sum has been decrypted.
         Repeated calls return the same bytes."""
         if self._opened is not None:
             return {}

@@ -43,8 +43,7 @@ MAX_CHAIN_BYTES = 32 * 1024
 """Maximum size in bytes of a certificate chain (leaf and intermediates) that a peer presents."""
 
 CLOCK_SKEW = timedelta(minutes=5)
-"""Interval by which a new certificate's validity begins before the certificate is issued, because the sites'
-clocks differ."""
+"""A new certificate is valid from this long before it is issued, because the sites' clocks may differ."""
 
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey
 PublicKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey | ed25519.Ed25519PublicKey
@@ -327,7 +326,7 @@ def _passes_as_server(certificate: x509.Certificate) -> bool:
 
 
 def day(moment: datetime) -> str:
-    """Format a time for people, in UTC."""
+    """Format a time in UTC for people to read."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
@@ -355,7 +354,8 @@ class Signer:
         return x509.load_pem_x509_certificate(self.certificate).public_bytes(Encoding.DER)
 
     def sign(self, message: bytes) -> bytes:
-        """Sign a message so that `verify` accepts it, using ECDSA or RSA-PSS with SHA-256, or Ed25519."""
+        """Sign a message with ECDSA or RSA-PSS (both with SHA-256) or Ed25519, in the form that `verify`
+        accepts."""
         data = SIGNED + message
         if isinstance(self.key, ec.EllipticCurvePrivateKey):
             return self.key.sign(data, ECDSA)
@@ -569,7 +569,7 @@ def certify(
 
 
 def in_memory(parties: Iterable[str], now: datetime) -> tuple[dict[str, Signer], bytes]:
-    """Create a consortium for simulations, which is valid for one day and exists only in memory. Returns each
+    """Create a consortium that exists only in memory, for simulations. It is valid for one day. Returns each
     party's signer, and the root certificate in PEM."""
     root_key, root = new_root("in memory", now, 2)
     signers = {}

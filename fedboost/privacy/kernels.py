@@ -181,7 +181,7 @@ def _choose(total, pieces, bitmap, chosen, counts):
 
 @_loop
 def _count_chosen(bitmap, pieces, counts):
-    """Fill `counts` like `_choose`, but from the bitmap that it wrote. Returns the number of selected
+    """Fill `counts` like `_choose`, but from a bitmap that `_choose` wrote. Returns the number of selected
     cells."""
     cell, count = 0, 0
     for piece in range(pieces.shape[0]):
@@ -205,7 +205,7 @@ def _add_chosen(total, bitmap, chosen):
 
 
 LONG_BITMAP = -(1 << 62)
-"""Returned by `add_sparsely` if the bitmap has bits beyond the cells."""
+"""Returned by `add_sparsely` if bits beyond the last cell are set in the bitmap."""
 
 
 @_loop
@@ -240,8 +240,8 @@ def pack_sparsely(total, packed, pieces, most):
 @_loop
 def add_sparsely(total, packed, pieces):
     """Add cells that `pack_sparsely` packed with a bitmap. Returns the number n of nonzero cells. If the
-    input is malformed, nothing is added: returns LONG_BITMAP if the bitmap has bits beyond the cells, or ~n
-    if the number of words after the bitmap does not match n. The arrays are as in `add`."""
+    input is malformed, nothing is added: returns LONG_BITMAP if bits beyond the last cell are set in the
+    bitmap, or ~n if the number of words after the bitmap does not match n. The arrays are as in `add`."""
     start, spare = (total.size + 63) >> 6, total.size & 63
     if spare and packed[start - 1] >> np.uint64(spare):
         return np.int64(LONG_BITMAP)

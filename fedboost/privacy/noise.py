@@ -163,13 +163,14 @@ def _log_normal(x: float) -> float:
 
 _WORD = 8
 _DOUBLE = 2.0**-50
-"""Exceeds the rounding error of a double. It is subtracted from the probability that a label is kept."""
+"""Upper bound on the rounding error of a double. It is subtracted from the probability that a label is
+kept."""
 
 
 def randomise_labels(
     labels: Float32, ids: Iterable[bytes], classes: int, epsilon: float, key: bytes
 ) -> Float32:
-    """Apply randomised response: return the labels 0, 1, ..., classes - 1, some replaced at random, float32
+    """Apply randomised response: replace some of the labels 0, 1, ..., classes - 1 at random. Returns float32
     [rows].
 
     Args:

@@ -63,8 +63,8 @@ def number(value: int) -> bytes:
 
 
 CHUNK_CELLS = 1 << 16
-"""Maximum number of cells in a chunk of a vector. With 8 bytes per cell, a chunk has half a megabyte, far
-below any message limit."""
+"""Maximum number of cells in a chunk of a vector. With 8 bytes per cell, a chunk takes half a megabyte, which
+is far below any message limit."""
 WORD_BITS, WORD_BYTES = 64, 8
 SPARSE = 0.5
 """Maximum share of nonzero cells for which a bitmap is worth the computing time."""

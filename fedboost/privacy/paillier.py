@@ -10,10 +10,10 @@ A ciphertext of m is (1 + n m) r**n modulo n**2. Computing r**n directly takes a
 Instead, a random power of a fixed h**n is used, where h = -x**2. The exponent of this power has only |n| / 2
 bits. The base never changes, so with a table of its powers, a random power takes only one product per byte of
 the exponent (Damgård, Jurik and Nielsen, "A generalization of Paillier's public-key system with applications
-to electronic voting", 2010). They require primes that are 3 modulo 4, and the primes generated here satisfy
-this. Decryption works modulo p**2 and q**2 separately, as in phe. The time to compute its powers does not
-depend on the key, because anyone who chooses ciphertexts may also measure times. Table lookups do not take
-constant time, but each exponent is used only once, by a party on its own machine."""
+to electronic voting", 2010). Their method requires primes that are 3 modulo 4, and the primes generated here
+satisfy this. Decryption works modulo p**2 and q**2 separately, as in phe. The time to compute the powers for
+decryption does not depend on the key, because anyone who chooses ciphertexts may also measure times. Table
+lookups do not take constant time, but each exponent is used only once, by a party on its own machine."""
 
 import math
 import secrets

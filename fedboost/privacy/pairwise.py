@@ -6,9 +6,9 @@ must agree on:
 
     y_u = x_u + sum_{v > u} PRG(k_uv, ctx) - sum_{v < u} PRG(k_uv, ctx)
 
-Guarantees: the masks cancel in the sum over all parties of a tag, and in no smaller sum. A stream is used
-once. Keys never leave the party, and are replaced after each vector. Raises: PeerError for invalid public
-keys, and for the tags that `PairMasks.check` rejects."""
+Guarantees: the masks cancel in the sum over all parties of a tag, and in no smaller sum. Each stream is used
+only once. Keys never leave the party, and are replaced after each vector. Raises: PeerError for invalid
+public keys, and for the tags that `PairMasks.check` rejects."""
 
 import hashlib
 import hmac
@@ -111,8 +111,8 @@ MAX_COMPLETE_PARTIES = 60
 """Maximum number of parties for which every pair shares masks. In such a group, any two parties that do not
 collude hide each other's vectors, and each party computes at most 59 masks."""
 MAX_GRAPH_PARTIES = 1_000
-"""Maximum number of parties, which is the largest number tested. The greetings of one attempt then take about
-1 GB in total. With twice as many parties, they would take 4 GB."""
+"""Maximum number of parties: the largest number tested. With this number, the greetings of one attempt take
+about 1 GB in total; with twice as many parties, they would take 4 GB."""
 MIN_SHARE = 3
 """In groups larger than MAX_COMPLETE_PARTIES, at least one in this many parties is assumed to collude,
 regardless of the terms."""
@@ -433,8 +433,8 @@ class Handshake:
 
 @lru_cache(maxsize=1)  # all parties of a simulation need the same one
 def context(way: bytes, session: bytes, group: Group, tag: Tag) -> bytes:
-    """Return a public 32-byte hash of everything both ends must agree on for masks to cancel and shares to
-    open.
+    """Return a public 32-byte hash of everything that both ends must agree on, so that masks cancel and
+    shares can be decrypted.
 
     way: ONE_LEG, TWO_LEGS or BENEATH; session: digest of the attempt, which covers session, attempt, terms
     and greetings. Check cells are not hashed, since they follow from the shape."""
@@ -570,8 +570,8 @@ class PairMasks:
         return derive(self._keys[peer], what, self.ctx, *(name.encode() for name in names))
 
     def replace_keys(self) -> None:
-        """Replace every key with a one-way function of it, so that someone who later reads this party's
-        memory cannot unmask earlier vectors."""
+        """Replace every key with the output of a one-way function of the key, so that someone who later reads
+        this party's memory cannot unmask earlier vectors."""
         # The keys of one pair. Each arrow is one way, so an intruder with k_2 has neither k_1 nor the first
         # masks:
         #

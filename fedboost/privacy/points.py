@@ -5,13 +5,13 @@ concatenated.
 
 Guarantees: equal ids become equal points at every party. The order of multiplications does not matter, so
 lists that every party has multiplied have equal points exactly where they have equal ids. Anyone who sees
-products but lacks one party's secret cannot find an id by trying ids (decisional Diffie-Hellman). A party
-that enters other parties' ids in its own list learns which of them all parties have, so callers limit the
-length of lists. Raises: PeerError for lists that end within a point, have a wrong length, repeat a point, or
-contain zero, a number that is not below the prime, or a point of small order.
+products but lacks one party's secret cannot find an id by guessing (decisional Diffie-Hellman). A party that
+adds guessed ids to its own list can find out which of these ids all parties have, so callers limit the length
+of lists. Raises: PeerError for lists that end within a point, have a wrong length, repeat a point, or contain
+zero, a number that is not below the prime, or a point of small order.
 
-Multiplication uses one core: cryptography holds the interpreter lock in `exchange`, so threads do not help
-(20,000 products took 0.83 s in one thread, 0.85 s in two).
+Multiplication uses one core: the package `cryptography` holds the interpreter lock in `exchange`, so threads
+do not help (20,000 products took 0.83 s in one thread, 0.85 s in two).
 
 Sources: S. C. Pohlig, M. E. Hellman, "An improved algorithm for computing logarithms" (1978), for ciphers
 that commute; C. Meadows, "A more efficient cryptographic matchmaking protocol" (1986); RFC 7748 for
@@ -118,8 +118,8 @@ def list_of(sender: str) -> str:
 
 
 def tokens_of(points: bytes) -> Tokens:
-    """Return a token for comparing each point: the first 16 bytes of its SHA-256 hash, read as little-endian
-    uint32 [points, 4]."""
+    """Return one token per point, by which points are compared: the first 16 bytes of the point's SHA-256
+    hash, read as little-endian uint32 [points, 4]."""
     _check_whole(points, "a list of points")
     size = 4 * TOKEN_WORDS
     digests = b"".join(

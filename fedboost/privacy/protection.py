@@ -1,10 +1,10 @@
 """The interface of a protection, which decides who may see a single party's vector.
 
 A **Sealer** belongs to a party and turns its vector of integers into sealed chunks. An **Opener** belongs to
-the aggregator, one per turn. It adds the sealed chunks of all parties to one running sum and does not store
-them per party. It then opens the sum, with help from parties if the protection needs help. If vectors can
-only be added when all were sealed under the same context, both ends provide `ctx`, a public hash of the
-context. A party with a different context is reported before its vector is added.
+the aggregator, which creates one per turn. The opener adds the sealed chunks of all parties to one running
+sum and does not store them per party. It then opens the sum, with help from parties if the protection
+requires it. If vectors can only be added when all were sealed under the same context, both ends provide
+`ctx`, a public hash of the context. A party with a different context is reported before its vector is added.
 
 Guarantees of every protection: the opened sum is the exact sum of the vectors; messages of different parties
 may arrive in any order; a tag is sealed once. Raises: PeerError for a chunk with a wrong length or number,

@@ -2,7 +2,7 @@
 
 A protobuf message has the same field names as its dataclass; types in `HAND_WRITTEN` are converted by
 functions. The allowed values of a field are annotated on its type (`Bound`, `Only`). They are checked before
-anything is copied, because an item of two bytes on the wire takes about a hundred in memory.
+anything is copied, because an item that takes two bytes on the wire takes about a hundred bytes in memory.
 
 Guarantees: every repeated field has a limit, and every dataclass field has a field in its message. Otherwise
 importing this module fails. Raises: PeerError for values outside their limits."""
@@ -212,8 +212,8 @@ def _repeated(pair: FieldCodec) -> FieldCodec:
 
 
 def _table(names: list[str]) -> FieldCodec:
-    """Return the codec of a mapping. The first field is the key, and the others are its value, a tuple if
-    there are several."""
+    """Return the codec of a mapping. The first field is the key, and the others are the value (a tuple if
+    there are several)."""
     first, *others = names
     key, value = attrgetter(first), attrgetter(*others)
 

@@ -2,8 +2,8 @@
 
 Guarantees: `decode(encode(m)) == m` for every message (floats bit for bit). Decoding arbitrary bytes returns
 a message or raises PeerError. Raises: PeerError for bytes that are not a message of this version, values out
-of range, oversized messages, and too many items (an item of two bytes on the wire takes about a hundred in
-memory)."""
+of range, oversized messages, and too many items (an item that takes two bytes on the wire takes about a
+hundred bytes in memory)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -147,7 +147,7 @@ TrainEvent = Waiting | RoundDone | ModelPart | Failed
 
 
 class TrainCommand(Enum):
-    """An analyst's command for the session with given terms.
+    """An analyst's command for the session with the given terms.
 
     FOLLOW: start it, or follow it if it exists. RETURN: follow it after a disconnection, even if it has
     failed. STOP: stop it. FINISH: end it after the current round, with the model trained so far."""

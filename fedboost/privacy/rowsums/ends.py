@@ -5,15 +5,15 @@ cannot read either.
 A turn, with ctx = everything that the aggregator and the label holder must agree on:
 
     report   each party: its own integers, unencrypted; a feature holder: the sums of its columns, encrypted
-    blind    the aggregator hides each ciphertext: its plaintext and what randomised it
-    assist   the label holder decrypts what is uniform to it, once per turn, with proof, and counts answers
+    blind    the aggregator hides the plaintext of each ciphertext, and what randomised it
+    assist   the label holder decrypts uniform numbers, once per turn, with proof, and counts answers
     open     the aggregator checks the proof, removes the blinds, and puts the sums in their cells
 
 Guarantees: the label holder learns nothing about sums, not even with a forged key or forged ciphertexts. The
 aggregator learns sums, but no row's gradient. The same request gets the same answer; a different one in the
 same turn is rejected. Raises: PeerError, naming the party, for reports with a wrong number of ciphertexts, or
 with ciphertexts that are out of range or not units; for unencrypted numbers where sums are encrypted; for
-wrong answers of the label holder; and for more openings than the terms have sums. Refused for more
+wrong answers of the label holder; and for more openings than there are sums under the terms. Refused for more
 ciphertexts than fit in an answer."""
 
 import hashlib
@@ -63,8 +63,8 @@ from fedboost.privacy.rowsums.sums import Engine, engine_of
 
 
 ROUNDS = 8
-"""Number of rounds of random exponents of FACTOR_BITS bits. A wrong plaintext passes each with probability at
-most 2**-16."""
+"""Number of rounds of random exponents of FACTOR_BITS bits. A wrong plaintext passes each round with a
+probability of at most 2**-16."""
 
 
 class Blinded(NamedTuple):
@@ -86,7 +86,7 @@ def blind(
 
     Each ciphertext is multiplied by a fresh (1 + n)**added * rho**n, where rho is a random unit. Powers of a
     fixed base would not suffice for rho**n: they are all in one subgroup, and a party that knows the factors
-    of n can tell its cosets apart."""
+    of n can distinguish the cosets of this subgroup."""
     n, square = public.n, public.square
     added, units = [], []
     for _ in numbers:
@@ -110,8 +110,8 @@ def open_blinded(secret: PaillierSecret, request: bytes, count: int) -> bytes:
     """Return the label holder's answer to a request with `count` ciphertexts: all plaintexts m, then all
     roots r, each with as many bytes as n.
 
-    Raises PeerError if the request is malformed. Raises SessionFailed if this machine computed wrongly: an
-    answer that is correct modulo only one prime would reveal that prime to the aggregator."""
+    Raises PeerError if the request is malformed. Raises SessionFailed if this machine made an arithmetic
+    error: an answer that is correct modulo only one prime would reveal that prime to the aggregator."""
     public, ones = secret.public, [1] * count
     n, square = public.n, public.square
     numbers = public.read(request, count)
@@ -160,7 +160,7 @@ def _right(
     public: PaillierPublic, ciphertexts: list[Any], plain: list[Any], roots: list[Any], draw: RandomBytes
 ) -> bool:
     """Return True if all openings are correct. Checks them in rounds of random exponents, or one by one if
-    there are at most ROUNDS."""
+    there are at most ROUNDS openings."""
     n, square = public.n, public.square
     if not all(m < n for m in plain) or not all(1 <= r < n for r in roots):
         return False
@@ -206,7 +206,7 @@ def _product(numbers: list[Any], exponents: list[int], modulus: Any) -> Any:
 
 
 PROOFS = 8
-"""Number of roots in a proof: 128 bits of soundness, 16 for each root."""
+"""Number of roots in a proof: 128 bits of soundness, 16 bits for each root."""
 _SPARE_BITS = 16
 """Number of bytes (not bits) hashed in addition to those of n, so that the remainder modulo n is uniform to
 within 2**-128."""
@@ -215,7 +215,7 @@ _LABEL = b"fedboost Paillier key proof 1"
 
 def prove(secret: PaillierSecret, context: bytes) -> bytes:
     """Return a proof that a key hides blinded values from its owner: PROOFS numbers as long as n. context:
-    the session, attempt and party that the proof is bound to."""
+    the session, attempt and party to which the proof is bound."""
     public = secret.public
     roots = secret.roots(_hashed(public, context))
     return b"".join([root.to_bytes(public.bytes, "little") for root in roots])
@@ -261,7 +261,8 @@ class ColumnsSealer(PlainSealer):
     blinded sums.
 
     Raises PeerError for requests to decrypt if this party lacks the secret key, for requests about another
-    turn, for a second, different request in a turn, and for requests for more sums than the terms have."""
+    turn, for a second, different request in a turn, and for requests for more sums than there are under the
+    terms."""
 
     def __init__(self, setup: PartySetup) -> None:
         super().__init__(setup.sparse)

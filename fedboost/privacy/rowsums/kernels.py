@@ -26,7 +26,7 @@ _FEATURE = "avx512ifma"
 
 def may_compile() -> bool:
     """Return True if this CPU has the AVX-512 instructions that the loops need, and numba compiles for it.
-    Otherwise, compiling the loops would make LLVM end the process."""
+    Otherwise, LLVM would abort the process when the loops are compiled."""
     target = cpu_target.target_context.codegen().magic_tuple()
     return bool(binding.get_host_cpu_features().get(_FEATURE)) and f"+{_FEATURE}" in target[2].split(",")
 

@@ -1,11 +1,11 @@
 """Slots: the positions of gradient and hessian sums in a plaintext.
 
-Guarantees: every sum fits its slot, so none overflows into the next. `read` returns exactly what was summed.
-Raises: LocalProtocolError for rows beyond the bound that the slots were made for, ConfigError for keys too
+Guarantees: every sum fits its slot, so none overflows into the next. `read` returns the exact sums. Raises:
+LocalProtocolError for rows that exceed the bound for which the slots were made, ConfigError for keys too
 short for one cell, and SessionFailed for plaintexts that cannot be sums (the cause is unknown).
 
 A cell is a pair of sums, gradients and hessians, in two slots of s bits: G + 2**s H. G may be negative, and
-then borrows from H. Many cells share one plaintext, the first cell in the lowest slots. Before it is opened,
+then borrows from H. Many cells share one plaintext, the first cell in the lowest slots. Before decryption,
 2**(s - 1) is added to each G, so that each slot is a non-negative number by itself."""
 
 from collections.abc import Callable, Iterable, Sequence

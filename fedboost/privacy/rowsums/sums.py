@@ -2,8 +2,8 @@
 
 Guarantees: each row and each report is randomised by powers of a base that is known only to the party that
 made it. Each power is used once. The length of a report depends only on its number of cells. Randomness comes
-only from `draw`. Raises: PeerError for a wrong number of rows, and for rows that are under another key, out
-of range, or not units modulo n**2.
+only from `draw`. Raises: PeerError for a wrong number of rows, and for rows that are encrypted under another
+key, out of range, or not units modulo n**2.
 
 A row is E(g + 2**s h), with slots of s bits (scheme.py). The product of rows encrypts their sums. The report
 of a bin with one row is not that row's ciphertext: it is multiplied by a fresh power. This does not hide the
