@@ -1,1 +1,2 @@
-"""Protocol of a session: queries, messages, and its two ends. It uses no sockets and no clocks."""
+"""Protocol of a session: queries, messages, and its two ends. This package uses neither sockets nor
+clocks."""

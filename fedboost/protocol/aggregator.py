@@ -7,8 +7,8 @@ Guarantees: there is one running sum per turn, never a copy per party. Messages 
 arrive in any order; repeated messages and messages of an earlier attempt are ignored. Every sum is recorded
 before anything that follows from it is sent, so a session that restarts from its records can continue.
 Rejects: parties that join under different terms, and reports for the wrong turn or out of order
-(SessionFailed, stored in `error`). Parties that the terms do not name are ignored. A party that left, or was
-lost too often, is not readmitted."""
+(SessionFailed, stored in `error`). Parties that are not named in the terms are ignored. A party that left, or
+disconnected too often, is not readmitted."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -85,7 +85,7 @@ class Introduction:
 
     def join(self, party: str, greeting: bytes, trust: Trust | None, attempt: Attempt) -> None:
         """Check and store a party's greeting. A repeated greeting is ignored. Raises PeerError if the
-        greeting is invalid, or differs from the first greeting of this party."""
+        greeting is invalid, or differs from this party's first greeting."""
         known = self.greetings.get(party)
         if known == greeting:
             return
@@ -101,7 +101,8 @@ class Introduction:
         self.greetings[party] = greeting
 
     def complete(self, attempt: Attempt, roster: tuple[str, ...], state: TrainingState) -> tuple[bytes, ...]:
-        """Start the transcripts and return the greetings of the roster. Call this once all have arrived."""
+        """Start the transcripts and return the greetings of the roster. Call this once all greetings have
+        arrived."""
         greetings = tuple(self.greetings[member] for member in roster)
         self.digest = session_digest(attempt, greetings)
         if attempt.terms.protection.uses_key_holder:
@@ -123,7 +124,7 @@ class Turn:
         self.helping: set[str] = set()
         """Parties that still have to reply to an OpenRequest."""
         self.reporting = set(roster)
-        """Parties whose vector has not been completely added to the sum yet."""
+        """Parties whose vectors have not been fully added to the sum yet."""
         self.relayed: defaultdict[str, Order] = defaultdict(Order)
         """Party -> checker of the relays that it sends through the aggregator."""
         self._number = number
@@ -181,7 +182,7 @@ class Turn:
         return assist.turn < self._number or self._help.get(party) == assist.answer
 
     def assist(self, party: str, assist: OpenShare) -> None:
-        """Check and store a party's reply to an OpenRequest. Raises PeerError if none was requested."""
+        """Check and store a party's reply to an OpenRequest. Raises PeerError if no reply was requested."""
         if party not in self.helping:
             raise PeerError(
                 "help-unexpected", f"it sent unrequested data to open the sum of turn {assist.turn}"
@@ -271,7 +272,7 @@ class AggregatorSession:
         record: writes a record to the journal; it must survive a crash once the call returns.
         past: journal records that an earlier process of this session wrote.
         trust: certificates with which greetings and signatures are checked, if parties sign.
-        draw: cryptographic source of randomness for blinds and for the aggregator's noise.
+        draw: cryptographic source of randomness for blinding ciphertexts and for the aggregator's noise.
         callbacks: functions that are called after each round, and may end the training run.
         request: the analyst's signed request, if any.
 
@@ -347,7 +348,7 @@ class AggregatorSession:
 
     @property
     def awaited(self) -> tuple[str, ...]:
-        """Parties of the roster whose next message is due."""
+        """Parties of the roster from which a message is due."""
         return tuple(filter(self.awaits, self.roster))
 
     def awaits(self, party: str) -> bool:
@@ -417,7 +418,7 @@ class AggregatorSession:
 
     def _is_heard(self, party: str, event: FromConnection) -> bool:
         """Return False if the event must be ignored: a Leave for a different session, or a message from a
-        party that is out of this session."""
+        party that no longer takes part in this session."""
         if isinstance(event, Leave) and event.session not in ("", self.name):
             return False
         return not self.is_out(party) or isinstance(event, Connected | Disconnected)
@@ -428,7 +429,7 @@ class AggregatorSession:
 
     def _is_current(self, event: FromConnection) -> bool:
         """Return True if the event belongs to the current attempt. Raises PeerError if the event belongs to a
-        later attempt, or joins a different session."""
+        later attempt, or is a Join for a different session."""
         if isinstance(event, Join) and (event.session, event.digest) != (self.name, self.terms.digest):
             raise PeerError("join-other-terms", "it joined a different session, or under different terms")
         current = self.run.attempt
@@ -641,7 +642,7 @@ class AggregatorSession:
     # ---- A turn -----------------------------------------------------------------------------------------
 
     def opener_of(self, ask: Ask) -> Opener:
-        """Build the opener of a query's sum. Raises Refused if the protection does not allow so many
+        """Build the object that opens a query's sum. Raises Refused if the protection does not allow so many
         cells."""
         terms, introduction = self.terms, self.introduction
         protection = terms.protection

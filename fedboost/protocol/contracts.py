@@ -32,7 +32,8 @@ from fedboost.terms.hiding import Release
 from fedboost.terms.terms import Terms
 
 MAX_CELLS = 1 << 27
-"""Maximum number of integers in an answer: 1 GiB at a party, far beyond practical sizes."""
+"""Maximum number of integers in an answer. They take 1 GiB at a party, far more than is needed in
+practice."""
 
 
 def out_of_bounds(what: str) -> PeerError:
@@ -83,7 +84,7 @@ class Query:
 
         @property
         def parts(self) -> "tuple[Query, ...]":
-            """The query itself in a tuple, or the queries that share its turn (`Several`)."""
+            """A tuple of this query alone, or of the queries that share the turn (`Several`)."""
 
         @property
         def digest(self) -> bytes:
@@ -123,8 +124,8 @@ class Query:
             """Layout of the sealed answer: consecutive runs of cells with the same number of bits."""
 
         def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> Self:
-            """Return the party's view of the query, which omits what the party must not learn. publicly:
-            return instead the view that all parties of its block share."""
+            """Return the party's view of the query, which omits what the party must not learn. publicly: if
+            true, return the view that all parties of this party's block share."""
 
         def check(self, terms: Terms) -> None:
             """Raise Refused if the terms do not allow the query."""
@@ -239,11 +240,11 @@ class TrainingState(Protocol):
         equal."""
 
     def after(self, query: Any) -> Self:
-        """Return the state that follows once the query is answered."""
+        """Return the state after the query has been answered."""
 
     def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> Self:
-        """Return the party's view of the state. publicly: return instead the view that all parties of its
-        block share."""
+        """Return the party's view of the state. publicly: if true, return the view that all parties of this
+        party's block share."""
 
     def check(self, terms: Terms) -> None:
         """Raise Refused if no training run under these terms can be in this state."""
@@ -259,10 +260,11 @@ class TrainingState(Protocol):
         """Return True if the roster (the parties in the sums) may change at this query."""
 
     def may_lack_parties(self, query: Any) -> bool:
-        """Return True if the roster of this query may lack a party of the terms."""
+        """Return True if a party named in the terms may be missing from the roster of this query."""
 
     def structure(self, rounds: int, terms: Terms) -> bytes:
-        """Return a hash of everything that predictions depend on in the model after this number of rounds."""
+        """Return a hash of the model after this number of rounds. It covers everything that affects
+        predictions."""
 
     def to_record(self) -> list[Any]:
         """Return the growing tree as JSON values for the journal."""
@@ -281,7 +283,7 @@ class Send:
     """Yielded by a holder to relay bytes to other parties of its block.
 
     kind: kind of content, for logs; to: the receivers; content: the bytes before sealing; about: number of
-    rows about which they reveal something."""
+    rows about which the bytes reveal something."""
 
     kind: str
     to: tuple[str, ...]
@@ -317,8 +319,8 @@ class Keys:
 
 @dataclass(frozen=True)
 class Answered:
-    """A holder's answer. values: int64 [query.cells]; encrypted: the encrypted sums that accompany them, if
-    any."""
+    """A holder's answer. values: int64 [query.cells]; encrypted: encrypted sums that are sent with the
+    values, if any."""
 
     values: Int64
     encrypted: bytes = b""
@@ -332,7 +334,7 @@ were sent."""
 
 @dataclass(frozen=True)
 class HeldTable:
-    """What a site's memory records about the table of a session.
+    """What a site's memory file records about the table used in a session.
 
     rows: number of rows; hashed: function that returns the HMAC of the rows under a key (the same HMAC in all
     versions of fedboost); chosen: the rows that the session uses or holds out, bool [rows], or None if it
@@ -356,10 +358,10 @@ class Holder(Protocol):
 
     @property
     def table(self) -> HeldTable | None:
-        """What the site's memory records about the table, or None if later sessions do not need it."""
+        """What the site's memory file records about the table, or None if later sessions do not need it."""
 
     def rows_hashed(self, key: bytes) -> bytes:
-        """Return the HMAC, under `key`, of everything that answers are computed from."""
+        """Return the HMAC, under `key`, of all data from which answers are computed."""
 
     def go_to(self, state: Any) -> None:
         """Move to a training state, so that this party continues where the other parties are."""
@@ -410,14 +412,14 @@ class Outcome:
 
 
 GrownTrees = list[tuple[Tree, Splits]]
-"""Trees of a session so far, each with the splits that followed from its last histograms."""
+"""Trees of a session so far, each with the splits that were found from its last histograms."""
 Program = Callable[[Terms, GrownTrees], Generator[Any, Int64, Booster | Outcome]]
 """Algorithm of a session: a generator that yields queries, receives the sum of each, and returns the model or
 an `Outcome`. Queries that share a turn are yielded as one (`Several`).
 
 The program appends its trees to the list that it is given, and asks no queries about trees that are already
 in it. TreeAborted is thrown into the generator in place of a sum that will not arrive, and TrainingStopped
-after the last wanted round."""
+after the last round that is wanted."""
 
 
 # ---- What the sums over several groups of parties reveal together ---------------------------------------
@@ -427,7 +429,8 @@ after the last wanted round."""
 
 
 MAX_GROUPS = 3
-"""Maximum number of distinct groups that are judged together; more would have too many combinations."""
+"""Maximum number of distinct groups that are checked together; with more, there would be too many
+combinations."""
 
 
 def smallest_revealed_set(groups: Iterable[frozenset[str]], colluding: int) -> frozenset[str]:
@@ -436,8 +439,8 @@ def smallest_revealed_set(groups: Iterable[frozenset[str]], colluding: int) -> f
     parties, because at least two of them are then honest.
 
     A linear combination of the sums gives all parties that are in the same groups (a class) the same factor.
-    Some combination covers only the parties of certain classes if the groups' incidence matrix loses rank
-    when the columns of those classes are removed."""
+    There is a combination that covers only the parties of certain classes if the groups' incidence matrix
+    loses rank when the columns of those classes are removed."""
     known = sorted(set(groups), key=sorted)
     classes: dict[tuple[bool, ...], set[str]] = {}
     for party in frozenset().union(*known):
@@ -455,7 +458,7 @@ def smallest_revealed_set(groups: Iterable[frozenset[str]], colluding: int) -> f
 
 
 def _rank(columns: list[tuple[bool, ...]]) -> int:
-    """Return the rank of a matrix of zeros and ones; exact for a few rows."""
+    """Return the rank of a matrix of zeros and ones. The result is exact if the matrix has few rows."""
     return int(np.linalg.matrix_rank(np.array(columns, float))) if columns else 0
 
 
@@ -497,7 +500,7 @@ class Several(Query):
 
     @property
     def rows(self) -> int:
-        """Smallest bound of all queries, so that the cells of each query have room for this many rows."""
+        """Smallest of the queries' bounds, so that the cells of each query have room for this many rows."""
         return min([part.rows for part in self.parts])
 
     @property

@@ -3,7 +3,7 @@ all greetings.
 
 Guarantees: after `meet`, parties with the same session digest agree on terms, members and keys. The
 aggregator relays the greetings but cannot replace a party's key with its own. Each greeting is signed with a
-certified key, and every party checks the certificate against the consortium's root itself. A greeting is
+certified key, and every party itself checks the certificate against the consortium's root. A greeting is
 valid for only one attempt of one session of one request. The analyst who requested the session has signed its
 terms.
 Raises: PeerError for an unknown party, a party or key that appears twice, a signature by another party, a
@@ -70,8 +70,8 @@ class Trust:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt of a session, in which parties meet with fresh keys. Greetings and keys are valid only for
-    this attempt. request: nonce of the analyst's request, empty if requests are not signed."""
+    """One attempt to assemble the parties of a session, with fresh keys. Greetings and keys are valid only
+    for this attempt. request: nonce of the analyst's request, empty if requests are not signed."""
 
     session: str
     number: int
@@ -124,9 +124,9 @@ def check_request(trust: Credentials | Trust, terms: Terms, asked: Request, wish
 
 
 def check_unread(trust: Credentials | Trust, text: str, asked: Request, wish: bytes = SESSION) -> str:
-    """Check the signature of a request before its terms are parsed, which may take long, and return the
-    signer's name. Call `check_request` once the terms are parsed. text: the terms as canonical JSON. Raises
-    PeerError if the signature is invalid."""
+    """Check the signature of a request and return the signer's name. Parsing the terms may take long, so call
+    this first and `check_request` afterwards. text: the terms as canonical JSON. Raises PeerError if the
+    signature is invalid."""
     return _signer(trust, digest_of(text), asked, wish).name
 
 
@@ -322,12 +322,12 @@ def _requested(wish: bytes, digest: str, nonce: bytes, time: int) -> bytes:
 
 def attestation(terms: Terms, request: bytes, session: bytes, party: str, attest: Attest) -> bytes:
     """Encode the statement that a party signs at the end of a session. It says that the party answered this
-    many queries under the terms' protection, in the session of the request with this nonce. It contains the
-    structure of the party's view of the model (`boosting.state.structure`). If only the party knows the
+    many queries under the terms' protection, in the session that was requested with this nonce. It contains
+    the hash of the party's view of the model (`boosting.state.structure`). If only the party knows the
     thresholds of its columns, it contains the thresholds. If the party keeps a part of the model, it contains
     the part's hash.
 
-    session: digest of the attempt, which binds its name, number and greetings."""
+    session: digest of the attempt, which depends on the attempt's name, number and greetings."""
     own = (attest.part,) if terms.keeps_parts else (attest.thresholds,) if terms.hides_columns else ()
     return packing.pack(
         b"fedboost/2/attestation",

@@ -1,10 +1,10 @@
-"""Messages of a session: plain frozen data, which `fedboost.wire` encodes without loss.
+"""Messages of a session, as plain immutable data. `fedboost.wire` encodes them without loss.
 
 A party sends Join, Relay, Report, OpenShare, Attest and Leave. The aggregator sends Offer, Introduce, Ask,
 Relay, OpenRequest, Close and SessionEnded.
 
 The field `attempt` of a message is the number of the attempt, starting at 1. A new attempt starts whenever
-the parties have to meet again with fresh keys. Messages of an earlier attempt are ignored."""
+the parties need fresh keys, e.g. after a disconnection. Messages of an earlier attempt are ignored."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ Parties = Annotated[tuple[str, ...], Bound(MAX_PARTIES, "parties")]
 
 @dataclass(frozen=True)
 class Request:
-    """An analyst's signed request for one session under some terms.
+    """An analyst's signed request for one session under given terms.
 
     nonce: 32 fresh bytes; time: seconds since 1970, UTC; certificate: the analyst's certificate, in PEM;
     signature: see `key_exchange.request`."""
@@ -87,8 +87,8 @@ class Ask:
 @dataclass(frozen=True)
 class Report:
     """One part of a party's sealed vector. part: number of the part; parts are sent in order, starting at 0.
-    ctx: context under which the vector was sealed, only in the first part; note: extra bytes for the
-    aggregator, only in the last."""
+    ctx: context under which the vector was sealed, only in the first part; note: additional bytes for the
+    aggregator, only in the last part."""
 
     turn: int
     attempt: int
@@ -284,7 +284,7 @@ class Transcripts:
         return self._public if self._terms.keeps_parts else self.of(party)
 
     def extend(self, query: Query) -> None:
-        """Extend the transcript of each party by the query, in this party's view."""
+        """Extend each party's transcript by that party's view of the query."""
         self.whole = next_transcript(self.whole, query)
         for party, before in self._own.items():
             self._own[party] = next_transcript(before, query.seen_by(self._terms, party))

@@ -1,9 +1,9 @@
-"""Model parts, which the parties keep if no one is to have the whole model (`Terms.keeps_parts`).
+"""Model parts, which the parties keep if no one may have the whole model (`Terms.keeps_parts`).
 
 A part is its party's view of the model. It contains the party's own splits in full. For a split on another
-party's column, it contains only a number that identifies the column's holder. These numbers follow the
-numbers of the features. Only the label holder has leaf values. The label holder also receives the gains,
-covers and values of inner nodes, which all follow from gradients that it knows.
+party's column, it contains only a number that identifies the column's holder. These numbers start after the
+last feature number. Only the label holder has leaf values. The label holder also receives the gains, covers
+and values of inner nodes, which all follow from gradients that it knows.
 
 Guarantees: each party signs a hash of its part, which reveals nothing without the part's salt.
 Raises: PeerError for node numbers that do not match the trees or are not finite, and for leaf values or a

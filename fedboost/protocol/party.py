@@ -3,10 +3,10 @@
 RULES, at the end of this file, defines what each message does in each phase; docs/protocol.md describes it.
 
 Guarantees: the party answers a query only if the query is due, the site's rules and the terms allow it, and
-it does not contradict the site's memory of the session. An answer is recorded before its first byte leaves. A
-repeated query is answered with the same bytes. If a message cannot or must not be answered, the party leaves
-and sends the reason in one sentence. The reason contains nothing about rows: values and row numbers stay in
-`ended`, for the site's own log.
+it does not contradict the site's record of the session. An answer is recorded before its first byte is sent.
+A repeated query is answered with the same bytes. If a message cannot or must not be answered, the party
+leaves and sends the reason in one sentence. The reason contains nothing about rows: values and row numbers
+stay in `ended`, for the site's own log.
 Raises: nothing, whatever the aggregator sends or the table contains. The party leaves the session instead."""
 
 from collections.abc import Callable, Iterable, Iterator
@@ -71,7 +71,7 @@ SALT = b"fedboost/1/part"
 
 @dataclass(frozen=True)
 class Membership:
-    """A party's membership of a session, from the first accepted offer to the end.
+    """A party's membership in a session, from the first accepted offer to the end.
 
     Args:
         first: the first accepted offer.
@@ -143,8 +143,8 @@ class Membership:
         return Attempt(self.session, number, self.terms, b"" if request is None else request.nonce)
 
     def help_as(self, size: int) -> tuple[str, int]:
-        """Return the audit log's name for the reply to an OpenRequest, and the number of integers in it.
-        size: its size in bytes."""
+        """Return the audit log's name for the reply to an OpenRequest, and the number of integers in the
+        reply. size: size of the reply in bytes."""
         if not self.terms.hides_columns or self.secret is None:
             return HELP, 0
         return OPENINGS, size // (2 * len(self.secret.public.to_bytes()))
@@ -155,7 +155,7 @@ class Membership:
         Args:
             session: digest of the attempt.
             turns: number of queries that this party answered.
-            transcript: hash of these queries, as the party saw them."""
+            transcript: hash of these queries, as this party received them."""
         holder, terms, thresholds, kept = self.holder, self.terms, b"", b""
         state, hides = holder.state, terms.hides_columns
         if terms.keeps_parts:
@@ -230,7 +230,8 @@ class QueryContext:
 
 def check_due(ask: Ask, now: QueryContext) -> None:
     """Raise PeerError or Refused unless this party may answer the query now. PeerError: the query is out of
-    order, has the wrong roster, or exceeds the party's view. Refused: the terms do not allow it."""
+    order, has the wrong roster, or contains more than the party's view. Refused: the terms do not allow
+    it."""
     # All checks come before anything is computed or noted: a refused query leaves no trace in state or
     # memory.
     terms, state, standing = now.terms, now.state, now.standing
@@ -344,7 +345,7 @@ def _repeats(query: Query, before: Question, terms: Terms) -> bool:
 
 
 def is_possible_state(state: TrainingState, terms: Terms, standing: Standing) -> bool:
-    """Return True if the training run can be in this state, judged by the site's memory of the session."""
+    """Return True if the training run can be in this state, according to the site's memory of the session."""
     # No sum was opened without this party, but a restarted aggregator starts the tree again.
     known = (position for question in standing.questions for position in (question.before, question.after))
     if state.position in (standing.base, standing.reached, *known):
@@ -363,7 +364,7 @@ def remember(
     after: TrainingState,
     received: tuple[bytes, ...] = (),
 ) -> Question:
-    """Record a query and its position before its answer leaves. Returns the recorded query.
+    """Record a query and its position before its answer is sent. Returns the recorded query.
 
     Args:
         before, after: training state before and after the query.
@@ -395,8 +396,8 @@ def is_repeated(own: Ask, ask: Ask) -> bool:
 
 
 class Answer:
-    """A party's answer to one query, sealed once and sent in parts. size: bytes of the sealed parts; charge:
-    privacy cost of its noise, if any."""
+    """A party's answer to one query, sealed once and sent in parts. size: total size of the sealed parts, in
+    bytes; charge: privacy cost, if noise was added."""
 
     def __init__(
         self,
@@ -487,8 +488,8 @@ def _reports(ask: Ask, parts: Iterable[bytes], note: bytes, ctx: bytes) -> Itera
 
 
 MAX_OPENINGS_PER_TURN = 2
-"""Maximum number of sums that a key holder opens, per turn that the terms allow. It exceeds 1 because a tree
-may be queried again."""
+"""Maximum number of sums that a key holder opens, divided by the number of turns that the terms allow. It
+exceeds 1 because a tree may be queried again."""
 PartyPhase = Literal["new", "joined", "introduced", "signed"]
 PHASES: tuple[PartyPhase, ...] = ("new", "joined", "introduced", "signed")
 
@@ -511,7 +512,7 @@ class Introduced:
 
 class PartySession:
     """A party's session, from the first offer to the end. A new attempt may start at any time. The parties
-    then use new keys, the party receives the state of the training run, and the query whose sum was not
+    then use new keys, this party receives the state of the training run, and the query whose sum was not
     opened is sent again."""
 
     def __init__(self, site: Site) -> None:
@@ -558,8 +559,8 @@ class PartySession:
             yield Leave(quoted(error.public), self._session)
 
     def hang_up(self) -> None:
-        """Delete the attempt's keys because the connection was lost. The parties meet again in another
-        attempt."""
+        """Delete the attempt's keys because the connection was lost. The next attempt starts with new
+        keys."""
         # After a join, the phase is `joined` again. Before the introduction, the handshake still exists and
         # the same offer gets the same Join. After it, the handshake is used up, and only an offer of a later
         # attempt leads on.
@@ -737,7 +738,7 @@ class PartySession:
         yield from answer.reports()
 
     def _remember(self, underway: PendingAnswer, after: TrainingState) -> Question:
-        """Record the query before anything that follows from it leaves."""
+        """Record the query before anything that follows from it is sent."""
         if underway.question is None:
             underway.question = remember(self._member.memory, underway.ask, underway.before, after)
             self._asked = underway.ask
@@ -832,8 +833,8 @@ def _sealer(
 def _ends(
     site: Site, terms: Terms, handshake: Handshake, met: AgreedAttempt, state: TrainingState
 ) -> Ends | None:
-    """Return what seals and opens relays in an attempt that starts in this state, or None if each party has
-    all columns."""
+    """Return the object that seals and opens relays in an attempt that starts in this state, or None if each
+    party has all columns."""
     block = terms.blocks.of(site.name)
     if block is None:
         return None

@@ -1,10 +1,11 @@
-"""Relays of a turn: bytes that a party needs from others before it can answer, passed on by the aggregator.
+"""Relays of a turn: bytes that a party needs from other parties before it can answer. The aggregator forwards
+them.
 
-Guarantees: bytes are sealed end to end, under everything that both ends must agree on: the attempt, the
-block's public view of state and queries, the turn, and an increasing number. The aggregator stores nothing. A
-repeated part changes nothing.
-Raises: PeerError for relays to or from parties of other blocks, out of order, or larger than a turn can need,
-and for relays to parties that have already answered."""
+Guarantees: bytes are sealed end to end, and bound to everything that both ends must agree on: the attempt,
+the block's public view of the state and the queries, the turn, and an increasing number. The aggregator
+stores nothing. A repeated part has no effect.
+Raises: PeerError for relays to or from parties of other blocks, relays to parties that have already answered,
+and relays that are out of order or larger than a turn can need."""
 
 import hashlib
 from collections import defaultdict, deque
@@ -34,10 +35,10 @@ MAX_QUOTE = 64
 BYTES_PER_ROW = 8
 """Bytes that a turn relays per row and root, in addition to one bit in each row set."""
 BYTES_PER_ID = 4
-"""Size in bytes of an id's number of rows at the label holder, which is relayed if ids may repeat."""
+"""Size in bytes of the number of rows that the label holder has for an id; relayed if ids may repeat."""
 FEW_RELAYS = 2
 """Maximum number of relays that a party sends in a turn, excluding row sets and id lists: its progress and
-one other relay. If ids may repeat, another relay contains the repetitions."""
+one other relay. If ids may repeat, one more relay contains the repetitions."""
 FEW_BYTES = 1 << 10
 """Maximum number of bytes that a party relays to report its number of rows and its progress."""
 
@@ -71,7 +72,7 @@ def max_relayed(terms: Terms, party: str, query: Query, rows: int, state: Traini
 @dataclass(frozen=True)
 class Ends:
     """Seals and opens a party's relays in one attempt. keys: other party of the block -> secret shared with
-    it; transcript: hash of the queries in the block's public view; draw: source of randomness."""
+    that party; transcript: hash of the queries in the block's public view; draw: source of randomness."""
 
     me: str
     keys: Mapping[str, bytes]
@@ -228,7 +229,7 @@ class PendingAnswer:
                 yield step, self._messages(step), b""
 
     def new(self, receive: Receive, digest: bytes) -> tuple[bytes, ...]:
-        """Compare the hash of a received relay with the one recorded for the query. Returns all hashes to
+        """Compare the hash of a received relay with the hash recorded for the query. Returns all hashes to
         record if this one is new, otherwise (). Raises PeerError if a different hash was recorded."""
         assert self.question is not None
         known, number = self.question.received, self._checked

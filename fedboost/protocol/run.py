@@ -2,7 +2,8 @@
 survives a restart, and the parties' attendance.
 
 Guarantees: everything that follows from a sum is done after the sum was recorded. With the records of an
-earlier process, the program returns to where it was, except that the growing tree is queried again.
+earlier process, the program returns to the point that it had reached, except that the growing tree is queried
+again.
 Raises: ConfigError for records that do not fit the session."""
 
 import json
@@ -147,7 +148,7 @@ def _number(field: bytes) -> int:
 
 
 MAX_ATTEMPTS = 1 << 31
-"""Maximum number of attempts in a session: messages have 32 bits for the number."""
+"""Maximum number of attempts in a session: messages store the number in 32 bits."""
 
 
 @dataclass
@@ -174,7 +175,7 @@ def replay(run: "TrainingRun", terms: Terms, past: tuple[Record, ...]) -> None:
 
     The records must lead to the same state as the messages that were sent: the same sequence of queries by
     digest, with the same turn numbers, totals, rosters and trees. Otherwise the next query would contradict
-    what the parties remember. So each record is checked at the point where the program asks for it."""
+    what the parties have recorded. So each record is checked at the point where the program asks for it."""
     # A session whose first tree (T0) was queried from its root in turn 4 and ended in turn 7. The process
     # died in turn 9, while the second tree grew:
     #
@@ -347,7 +348,7 @@ class TrainingRun:
 
     @property
     def grows_a_tree(self) -> bool:
-        """True if the pending query is about a tree that has already split."""
+        """True if the pending query is about a tree that already has a split."""
         return self.pending.of_tree and bool(self.state.splits + self.pending.splits)
 
     @property
@@ -511,8 +512,8 @@ class TrainingRun:
 
 MAX_LOSSES_PER_TURN = 5
 """Maximum number of times that a party may be lost in one turn before it is barred, unless the session waits
-for lost parties. Without a limit, a party that always reconnects but never answers would keep the others from
-their model."""
+for lost parties. Without a limit, a party that always reconnects but never answers would prevent the others
+from completing the model."""
 
 
 class Attendance:

@@ -1,4 +1,4 @@
-"""A site as a session sees it: what it permits, what it remembers of sessions, and its limits across
+"""A site's side of a session: what the site permits, what it records about sessions, and its limits across
 sessions."""
 
 import hmac
@@ -54,7 +54,7 @@ MAX_OFFERS = 100
 started, e.g. because another site refused them or the rows did not fit. Each answer reveals whether the rows
 fit the terms. Counted separately for each analyst."""
 OFFER_DAYS = 7.0
-"""Days for which an offer that never started counts in MAX_OFFERS. An analyst at the limit is readmitted
+"""Days for which an offer that never started counts towards MAX_OFFERS. An analyst at the limit is readmitted
 automatically within a week. The limit allows at most 15 one-bit answers a day, whereas a model reveals
 thousands of bits."""
 NO_LIMIT = 1 << 62
@@ -63,7 +63,7 @@ MAX_SESSIONS = 20
 """Default limit on sessions per dataset. Each session opens another set of sums over the dataset's rows."""
 MAX_SPLITS = 2000
 """Default limit on splits on a party's columns, over all sessions of one dataset. Each split reveals one bit
-about a column to other parties, for every row of a node. 50 trees with 31 splits each make 1,550."""
+about a column to other parties, for every row of a node. 50 trees with 31 splits each have 1,550 splits."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ class Limits:
 
     Args:
         max_sessions: maximum number of sessions in which the parties met, excluding sessions that predict.
-        similar_groups: whether the sums over several groups of parties may together reveal the sum of few
-            parties (`smallest_revealed_set`).
+        similar_groups: whether the sums over several groups of parties may together reveal the sum of only a
+            few parties (`smallest_revealed_set`).
         max_predicted_rows: maximum number of rows predicted for other parties with this site's columns.
         max_splits: maximum number of splits on this site's columns, if parties hold different columns.
         min_difference: minimum number of rows by which the sets of rows that two sessions use or hold out
@@ -162,7 +162,7 @@ class KnownSession:
         predicted: number of rows that this party helps another party to predict, None if the session does not
             predict.
         splits: maximum number of splits on this party's columns, if parties hold different columns.
-        days: time since the first offer, 0 in a memory without a clock.
+        days: time since the first offer in days, 0 in a memory without a clock.
         analyst: name of the analyst who requested the session, '' if requests are not signed."""
 
     session: str
@@ -190,13 +190,13 @@ class KnownSession:
 
     @property
     def trained(self) -> bool:
-        """True if the session counts in max_sessions, i.e. the parties met and the session does not
+        """True if the session counts towards max_sessions, i.e. the parties met and the session does not
         predict."""
         return self.attempt > 0 and self.predicted is None
 
     @property
     def unmet(self) -> bool:
-        """True if the session counts in MAX_OFFERS."""
+        """True if the session counts towards MAX_OFFERS."""
         return self.attempt == 0 and self.days < OFFER_DAYS
 
 
@@ -224,9 +224,9 @@ class SessionMemory(Protocol):
         few rows differ between this and another session."""
 
     def meet(self, attempt: int) -> None:
-        """Record that the parties met in this attempt, and charge predicted rows and splits. Raises Refused
-        if this session would exceed a limit, because parties have met in other sessions since it was
-        offered."""
+        """Record that the parties met in this attempt, and count the session's predicted rows and splits.
+        Raises Refused if this session would exceed a limit, because parties have met in other sessions since
+        it was offered."""
 
     def ask(self, question: Question, base: Position, reached: Position) -> None:
         """Record a query that is about to be answered. If `base` differs from the recorded base, another tree
@@ -241,7 +241,7 @@ class SessionMemory(Protocol):
 
     def charge(self, release: str, cost: float) -> None:
         """Charge the privacy cost (mu squared) of a release. A release of the same name is charged only once.
-        Raises Refused if the cost exceeds the remaining budget or the plan of the terms."""
+        Raises Refused if the cost exceeds the remaining budget or the cost planned in the terms."""
 
     def end(self, reason: str) -> None:
         """Record that the session has ended for this site and cannot be resumed. reason: '' if it ended with
@@ -370,8 +370,8 @@ def check_others(session: KnownSession, others: Iterable[KnownSession], limits: 
 
 def check_chosen(chosen: Mask, others: Iterable[Mask], limits: Limits, party: str) -> None:
     """Raise Refused if the chosen rows differ from the rows chosen in another session, or from their
-    complement, in a few rows, i.e. fewer than limits.min_difference. The difference of two sums would be a
-    sum over the few. chosen, others: bool [rows]."""
+    complement, by fewer than limits.min_difference rows. The difference of two sums would then be a sum over
+    these few rows. chosen, others: bool [rows]."""
     for other in others:
         size = max(chosen.size, other.size)
         ours, theirs = (np.pad(rows, (0, size - rows.size)) for rows in (chosen, other))
@@ -399,7 +399,7 @@ def splits_told(sessions: Iterable[KnownSession]) -> int:
 
 def check_group(session: KnownSession, others: Iterable[KnownSession], limits: Limits, party: str) -> None:
     """Raise Refused if the sums over this session's group of parties, combined with the sums of other
-    sessions whose parties met, would reveal the sum of few parties."""
+    sessions whose parties met, would reveal the sum of only a few parties."""
     # Sessions that hide nothing revealed each party's sums anyway, and an offer whose parties never met led
     # to no sums. The same group twice allows no new combination: its sums differ by no party.
     met = [other for other in others if other.hides and other.attempt]
@@ -536,7 +536,8 @@ class Spending:
         """Return an answer with this party's share of the noise, and its charge.
 
         The answer is unchanged and nothing is charged if it contains nothing about rows, or if the aggregator
-        draws the noise. In the latter case it receives exact sums, whose privacy cost is unlimited.
+        draws the noise. In the latter case the aggregator receives exact sums, whose privacy cost is
+        unlimited.
 
         Args:
             state: training state before the query. The same query in another state is a different release.
@@ -682,7 +683,8 @@ class Budget:
 
     def left(self, spent: float) -> float:
         """Return the epsilon, at the budget's delta, that a session may still spend after the cost `spent`.
-        Epsilons do not add up, so the result is larger than the budget's epsilon minus the epsilon spent."""
+        The epsilon of several releases together is less than the sum of their epsilons, so the result is
+        larger than the budget's epsilon minus the epsilon spent."""
         return epsilon_of(math.sqrt(max(self.cost - spent, 0.0)), self.delta)
 
     def check_session(self, party: str, terms: Terms, spent: float, charged: float) -> None:

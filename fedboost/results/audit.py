@@ -1,4 +1,5 @@
-"""A site's audit log as seen by people and scripts: entries, the sessions they belong to, and warnings.
+"""A site's audit log, prepared for people and scripts: entries, the sessions to which they belong, and
+warnings.
 
 The entry types also define the lines of the log. Each line is one field of an `Entry`, as canonical JSON.
 """
@@ -32,7 +33,7 @@ class Admitted(Frozen):
 
     Attributes:
         terms: digest of the terms.
-        columns: columns that the terms name, label first.
+        columns: columns named in the terms, label first.
         epsilon, delta, placement: privacy parameters, if the terms add noise.
         attempt: number of the attempt that was offered.
         analyst, request: if the terms are signed, the analyst who signed them, and the nonce of the
@@ -73,9 +74,9 @@ class Released(Frozen):
 
     Attributes:
         cells, bytes: number of integers, and their size in bytes.
-        charge: if noise was added, the name of its charge in the site's memory. A charge counts once, however
-            often its name occurs in the log.
-        cost: the charge, as mu squared.
+        charge: if noise was added, the name of the privacy charge in the site's memory file. A charge counts
+            once, however often its name occurs in the log.
+        cost: privacy cost of the charge, as mu squared.
         question, position: hashes of the query and of the session's state; None if the release does not
             answer a query.
     """
@@ -116,7 +117,7 @@ class Ended(Frozen):
         reason: '' if the session produced its model. If this site left, it is the reason sent to the other
             parties, without the values and rows that the site's own log may contain.
         paused: True if the session continues when this site is back.
-        analyst: who signed the terms of a session that was refused before any agreement.
+        analyst: who signed the terms, if the session was refused before this site agreed to it.
     """
 
     kind: Literal["ended"] = "ended"
@@ -171,7 +172,7 @@ class Run(BaseModel):
 
 
 class SiteShare(Part):
-    """A site's own share in a session where parties hold different columns.
+    """A site's own share of the columns in a session in which parties hold different columns.
 
     Attributes:
         columns: its columns, named as in the terms; None if the log lacks the site's name or the terms.
@@ -196,11 +197,11 @@ class Session(BaseModel):
         number, total: position among the sessions with the same name, starting at 1, and number of such
             sessions.
         after_end: True if an earlier session under the same terms had ended.
-        under_terms: number of sessions under the same terms with a release.
+        under_terms: number of sessions with a release under the same terms.
         warnings: numbers of the warnings about the session.
         allowed: maps query -> number of answers that the terms allow, if the terms are known.
-        protection: the protection in the terms of a prediction session, which itself masks or encrypts
-            nothing.
+        protection: for a prediction session, the protection in its terms. Such a session itself masks or
+            encrypts nothing.
         own: this site's share, if the parties hold different columns.
     """
 
@@ -389,7 +390,7 @@ class Session(BaseModel):
 
 
 class Kind(Enum):
-    """Severity of a warning, most serious first. The values are shown to people."""
+    """Severities of warnings, most serious first. The values are shown to people."""
 
     ABUSE = "ABUSE?"
     CHECK = "CHECK"
@@ -460,7 +461,7 @@ class Audit(Part):
         expected: number of the entry with the hash that the user expected; None if no hash was specified.
         parties: parties that share the log.
         sessions: the sessions to print.
-        listed: True if each answer is printed, too.
+        listed: True if the individual answers are also printed.
         earlier: number of earlier sessions, which are not printed.
         checks: preflight checks by day and analyst, if all sessions are printed.
         decisions: time and text of each decision by a person.

@@ -13,8 +13,8 @@ from fedboost.results.base import Part
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 SEVERITIES = ERROR, WARNING, NOTE
-"""An error prevents training. A warning means that training is harmed or a column is lost. A note is for
-information."""
+"""An error prevents training. A warning means that training would be harmed or a column would be omitted. A
+note is only for information."""
 
 
 @dataclass(frozen=True)
@@ -157,8 +157,8 @@ KINDS = {
         "if they are classes, set objective to multi:softprob",
     ),
 }  # fmt: skip
-"""All kinds of findings. "gives away", "predicts" and "tells classes" all report label leakage, each for
-another kind of label."""
+"""All kinds of findings. "gives away", "predicts" and "tells classes" all report label leakage, each for a
+different kind of label."""
 
 _DECIDED = {"positive", "few numbers"}
 """Kinds that report a choice made while drafting terms."""

@@ -142,7 +142,7 @@ class ModelReport:
 
     Attributes:
         rounds: metrics of each round, as in the model file.
-        importance: maps feature -> its value of each measure in IMPORTANCES, highest gain first.
+        importance: maps feature -> its value for each measure in IMPORTANCES, highest gain first.
         trees: the first trees.
         classes: class names, if the label has classes.
         made: time of the session's request (UTC), if known.
@@ -340,7 +340,7 @@ class Estimates(Part):
         protection: protection in the terms.
         missing: maps protection -> why it has no estimate.
         matches: True if rows are matched by id.
-        layouts: estimates over a network link.
+        layouts: estimates of costs over network links.
         no_votes: why there is no layout with votes.
     """
 
@@ -372,8 +372,8 @@ MIN_ROWS = 10
 
 
 class Figure(Part):
-    """Mean of a metric over splits, and an interval for the mean with other choices of held-out rows. All
-    three numbers are NaN (null in JSON) if the metric cannot be computed."""
+    """Mean of a metric over splits, and an interval in which the mean would lie with other choices of
+    held-out rows. All three numbers are NaN (null in JSON) if the metric cannot be computed."""
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=True)
 
@@ -397,7 +397,7 @@ class SiteComparison(Part):
         held_out: number of rows held out per split.
         different_held_out: number of distinct rows held out by at least one split.
         models: maps model -> its figures.
-        better_by: gain of the federated model over the site's own; negative if it is worse.
+        better_by: by how much the federated model is better than the site's own; negative if it is worse.
         cannot: why the site cannot train alone, "" if it can.
     """
 

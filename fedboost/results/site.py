@@ -1,5 +1,5 @@
-"""Results about a site: analysts' requests, the facts on which a person decides about them, and the privacy
-budget."""
+"""Results about a site: analysts' requests, the facts that a person needs to decide about them, and the
+privacy budget."""
 
 import hashlib
 import math
@@ -159,7 +159,7 @@ class ApprovalView(Part):
 
 
 class Decision(Part):
-    """A request, and the view on which a person decides about it. seen: hash of what an approval would
+    """A request, with the view that a person uses to decide about it. seen: hash of what an approval would
     allow."""
 
     request: Request

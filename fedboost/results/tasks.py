@@ -86,7 +86,8 @@ class Split(Part):
     left_out: list[str]
 
     def fits(self, names: Sequence[str], terms: Terms) -> bool:
-        """Return whether all sets have one of these names and the figures that the terms require."""
+        """Return whether `names` contains the name of every set, and every set has the figures that the terms
+        require."""
         known = {*self.sets, *self.left_out} <= {*names}
         whole = (
             each.has_figures_of(terms) and (each.confusion is None) != is_binary(terms)
@@ -191,7 +192,7 @@ class Evaluation(Result, SetFigures):
 
     @property
     def splits(self) -> Mapping[str, Split]:
-        """Maps subgroup column, or `site`, -> figures."""
+        """Maps subgroup column or `site` -> figures."""
         return {**self.subgroups, **({} if self.sites is None else {"site": self.sites})}
 
     @property
@@ -271,8 +272,8 @@ class Description(Result):
     """Counts and quantiles over the rows of all parties.
 
     Counts are rounded to multiples of `unit`, the smallest of 1, 2, 5, 10, 20, ... that is at least
-    `min_count`. If the terms add noise, `noise` is its standard deviation in a count, in rows. Counts are
-    then not rounded, and None stands for a count that is smaller than the noise.
+    `min_count`. If the terms add noise, `noise` is the standard deviation of the noise in a count, in rows.
+    Counts are then not rounded, and None stands for a count that is too small compared with the noise.
     """
 
     task: ClassVar[str] = "describe"
@@ -417,7 +418,7 @@ class DriftColumn(Part):
 
     Attributes:
         psi: population stability index; None if only one bin has enough rows.
-        by_chance: the index stays below this value in 999 of 1,000 samples of this size without any drift.
+        by_chance: without any drift, the index stays below this value in 999 of 1,000 samples of this size.
         verdict: "stable" below `by_chance`; otherwise "slight" below 0.1, "moved" below 0.25, else "shifted".
             "unknown" if there is no index.
     """

@@ -1,2 +1,2 @@
-"""Terms of a session: the settings that every party agrees on. A terms file is one flat table, which is read
-into groups of settings."""
+"""Terms of a session: the settings that every party agrees on. A terms file is one flat table, whose keys are
+read into groups of settings."""

@@ -1,10 +1,10 @@
-"""The model in the terms (`xgb_model`), stored as text: XGBoost's JSON, with attributes that say what its
-numbers mean.
+"""The model in the terms (`xgb_model`), stored as text: XGBoost's JSON, with attributes that explain the
+numbers in the model.
 
 Guarantees: a model always has the same text, so terms that contain it have the same digest everywhere. The
 analyst, the aggregator and the parties use the same code to check the text against the terms.
 Rejects: a text that `written` did not write, a text that is too long, and a model that does not fit the terms
-(ConfigError, which names the difference)."""
+(ConfigError that states the difference)."""
 
 import dataclasses
 import itertools
@@ -33,8 +33,8 @@ MAX_EDGES = BINS - 1
 _COLUMNS = "fedboost.columns"
 _BINS = "fedboost.bins"
 TRAINED_UNDER = "fedboost.terms"
-"""Attribute with the terms of a model's training as canonical JSON, stored if a session evaluates the model
-or compares rows with it."""
+"""Attribute with the terms under which the model was trained, as canonical JSON. Stored if a session
+evaluates the model or compares rows with it."""
 FACTS = frozenset({TRAINED_UNDER, "fedboost.attestations", "fedboost.session", "fedboost.request"})
 """Attributes that are kept in the model if a session evaluates it or compares rows with it. A site needs them
 to find its signature and the held-out rows."""
@@ -83,7 +83,7 @@ def read(text: str) -> Booster:
 
 @lru_cache(maxsize=8)
 def facts_of(text: str) -> Mapping[str, str]:
-    """Return the attributes about its training (`FACTS`) in a model's text; empty if there are none."""
+    """Return the attributes about the training (`FACTS`) from a model's text. Empty if there are none."""
     attributes = json.loads(text)["learner"]["attributes"]
     return {key: attributes[key] for key in FACTS if key in attributes}
 
@@ -112,14 +112,14 @@ def bins_of(text: str) -> BinEdges:
 
 
 def edges_beside(trained: "Evaluation", cuts: Sequence[Float32]) -> list[Float64]:
-    """Return bin edges of each numeric feature, float64, which parties sign with the trees. The list is empty
-    unless the training stores a reference distribution. cuts: cut points of each feature."""
+    """Return the bin edges of each numeric feature, float64. Parties sign them together with the trees. The
+    list is empty unless the training stores a reference distribution. cuts: cut points of each feature."""
     return [edges_of(own) for own in cuts] if trained.reference else []
 
 
 def edges_in(trained: "Evaluation", summary: Mapping[str, Any]) -> list[list[float]]:
-    """Return the bin edges that parties sign with the trees, taken from the program's summary. The list is
-    empty if the summary contains none."""
+    """Return the bin edges that parties sign together with the trees, taken from the program's summary. The
+    list is empty if the summary contains none."""
     columns = summary.get("reference", {}).get("columns", ()) if trained.reference else ()
     return [column["edges"] for column in columns if "edges" in column]
 

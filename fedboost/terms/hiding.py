@@ -171,7 +171,7 @@ COUNTING = 0.04
 SUMMING_LEVELS = 0.5
 """Fraction of the total cost that is spent on label sums by level, for target means (decision 0031)."""
 ROWS = 1 << 40
-"""Placeholder for the secret number of rows, larger than any table."""
+"""Placeholder for the secret number of rows, larger than the number of rows of any table."""
 
 TREES_A_FEATURE, HIST_TREES = 4, 10
 """Default number of rounds with noise: per feature for the method `additive`, in total for `hist`."""
@@ -219,7 +219,7 @@ class Release:
         times: number of releases.
         sensitivity: L2 norm of a row's contribution, in the integer units of the sum.
         share: standard deviation of one share of the noise, in the same units.
-        honest: number of shares that no coalition can subtract; they alone must be enough noise.
+        honest: number of shares that no coalition can subtract; these alone must provide enough noise.
         drawn: number of shares in a sum."""
 
     what: str
@@ -293,8 +293,8 @@ def plan_of(
 
 
 def _shares(noise: Noise, honest: int, parties: int) -> tuple[int, int]:
-    """Return the number of noise shares that alone must be enough noise, and the number of shares in a
-    sum."""
+    """Return the number of noise shares that alone must provide enough noise, and the number of all shares in
+    a sum."""
     return {"distributed": (honest, parties), "local": (1, parties), "central": (1, 1)}[noise.placement]
 
 

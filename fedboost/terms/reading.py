@@ -142,8 +142,9 @@ WHY_NOT = {name: why for why, names in _WHY_NOT.items() for name in names.split(
 
 
 def name_here(word: str, known: Collection[str]) -> str | None:
-    """Return the name in `known` that corresponds to `word`, a name from another library, or None. Only the
-    last part of a dotted name is compared, so `columns.label` is compared as `label`."""
+    """Return the name in `known` that corresponds to `word`, which is a name from another library. Returns
+    None if there is none. Only the last part of a dotted name is compared, so `columns.label` is compared as
+    `label`."""
     ends = {name.rpartition(".")[2]: name for name in known}
     return next((ends[name] for name in OTHER_NAMES.get(word, ()) if name in ends), None)
 
@@ -162,7 +163,8 @@ Location = tuple[int | str, ...]
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 Several = Annotated[tuple[T, ...], FailFast()]
-"""List that is validated only up to its first error: each error takes 0.5 KB, and there could be millions."""
+"""List that is validated only up to its first error: each error takes 0.5 KB of memory, and there could be
+millions."""
 
 
 def _validate_in_parts(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:

@@ -26,12 +26,12 @@ class Task:
     Args:
         name: name of the task.
         program: value of the key `program` that starts the task; None if another key starts it.
-        function: name of the function in the Python package that takes its terms.
+        function: name of the function in the Python package that takes the terms of the task.
         trains: the session grows trees.
         makes_model: the result is a model.
         takes_candidates: the terms list tree settings that are tried in parallel.
-        model_is: what the session does with `xgb_model`, as a participle for messages; '' if the terms take
-            no model.
+        model_is: participle for messages that says what is done with `xgb_model`; '' if the terms take no
+            model.
         measures: the model must contain facts about its training.
         uses_reference: the model must contain its reference distribution.
         stands_alone: the result can be read without another file.

@@ -149,8 +149,8 @@ def class_count(terms: Terms) -> int:
 
 def rows_readable(terms: Terms) -> int:
     """Return an upper bound on the number of yes-or-no values of individual rows that an analyst can derive
-    from a session's results. The bound is the total number of bits in all independent figures. Actual attacks
-    learn less (docs/lifecycle-evaluate.md)."""
+    from a session's results. The bound is the total number of bits in all independent figures. Practical
+    attacks reveal less (docs/lifecycle-evaluate.md)."""
     if terms.task.uses_reference:
         assert terms.xgb_model is not None
         numeric, score = continuation.bins_of(terms.xgb_model)
@@ -187,8 +187,8 @@ def terms_to_evaluate(
         model: text of the model, as in `xgb_model`.
         by: names of columns to report results by; "sex=F,M" for a column that the terms do not declare.
         by_site: sets `party_metrics` if true.
-        rows: replaces `evaluate_rows`. By default, these are the rows that the training held out, or all rows
-            if it held out none.
+        rows: replaces `evaluate_rows`. The default is the rows held out during training, or all rows if none
+            were held out.
 
     Raises ConfigError if the terms do not support an evaluation."""
     if terms.vertical.is_used:
@@ -284,7 +284,7 @@ def terms_to_drift(terms: Terms, model: str, min_count: int | None = None) -> Te
     """Return the terms of a session that compares rows with a model's reference distribution.
 
     Args:
-        terms: terms of the model's training, or other terms with the same columns.
+        terms: terms under which the model was trained, or other terms with the same columns.
         model: text of the model, as in `xgb_model`, with its bins.
 
     Raises ConfigError if parties hold different columns."""

@@ -6,8 +6,8 @@ this module contains everything that involves more than one group.
 
 Guarantees: `Terms.digest` is the same on every machine for the same terms. The terms contain everything that
 determines the model.
-Rejects: unknown keys and values (suggesting the nearest known one), and combinations that cannot be
-trained."""
+Rejects: unknown keys and values (suggesting the nearest known one), and combinations that are not
+supported."""
 
 import json
 import math
@@ -219,7 +219,8 @@ class Terms(Flat):
     @cached_property
     def trained(self) -> Self | None:
         """Terms under which the model in `xgb_model` was trained, or None if its file does not contain them.
-        They prove nothing unless the model is signed. Raises ConfigError if they are not valid terms."""
+        These terms prove nothing unless the model is signed. Raises ConfigError if they are not valid
+        terms."""
         facts = {} if self.xgb_model is None else continuation.facts_of(self.xgb_model)
         text = facts.get(continuation.TRAINED_UNDER)
         return None if text is None else type(self).from_canonical(text)
@@ -247,8 +248,8 @@ class Terms(Flat):
 
     @property
     def bits(self) -> int:
-        """Bits of a row's gradient and hessian, including the sign: gradient_bits, or the objective's
-        default."""
+        """Number of bits of a row's gradient and hessian, including the sign: gradient_bits, or the
+        objective's default."""
         if self.noise is not None:
             return sensitivity.NOISE_BITS
         return self.histograms.gradient_bits or self.objective.loss.gradient_bits
@@ -383,7 +384,7 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build a JSON object with a limited number of keys, since each unknown key is an error that takes
+    """Build a JSON object with a limited number of keys, because each unknown key causes an error that takes
     memory."""
     if len(pairs) > MAX_FEATURES:
         raise ConfigError(
@@ -446,12 +447,12 @@ TUNED = (
 """Settings in which candidates may differ. Only the aggregator uses them, so candidates share bins and
 rows."""
 MAX_COLUMNS_TRIED = 1 << 20
-"""Maximum of candidates x features. With 256 bins, the histograms of one node per candidate then take 4 GiB,
-the default limit of an aggregator."""
+"""Maximum value of candidates x features. With 256 bins, the histograms of one node per candidate then take 4
+GiB, the default limit of an aggregator."""
 SHARES = (0.1, 0.2, 0.4, 0.6)
 """Fractions of all rounds after which candidates are dropped."""
 KEPT = (2, 3)
-"""Fraction (2/3) of the candidates that continue. A harsher cut would favour candidates that learn fast
+"""Fraction (2/3) of the candidates that continue. A smaller fraction would favour candidates that learn fast
 (decision 0028)."""
 
 
@@ -603,8 +604,8 @@ def _faults_of_ranges(objective: str, columns: Schema) -> Iterator[str]:
 
 
 def _model_difference(booster: Booster, terms: Terms) -> str:
-    """Return the first difference between what XGBoost stores in the model and the terms, or '' if there is
-    none."""
+    """Compare what XGBoost stores in the model with the terms. Returns the first difference, or '' if there
+    is none."""
     if booster.objective != terms.objective.loss.xgboost_equivalent.name:
         return f"its objective is {booster.objective}, but the terms have {terms.objective.name}"
     if booster.loss.outputs != terms.objective.loss.outputs:
@@ -630,8 +631,8 @@ def _model_difference(booster: Booster, terms: Terms) -> str:
 
 
 def _column_difference(booster: Booster, trained: Mapping[str, Any] | None, terms: Terms) -> str:
-    """Return the first difference between the model and the terms in the meaning of labels, levels and
-    margins, or '' if there is none."""
+    """Compare the meaning of labels, levels and margins in the model and in the terms. Returns the first
+    difference, or '' if there is none."""
     columns = terms.columns.model_dump(mode="json", include={*continuation.MEANINGS})
     based = columns["base_margin"] is not None
     if (based and not booster.begins_with_a_leaf) or (

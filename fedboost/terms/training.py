@@ -39,7 +39,7 @@ from fedboost.terms.reading import (
 MAX_ROUNDS = 100_000
 MAX_DEPTH = 16
 MAX_ROOTS = 1 << 10
-"""Maximum number of trees per round: for each tree, a party keeps track of the rows in its leaves."""
+"""Maximum number of trees per round: for each tree, a party keeps track of which rows are in which leaf."""
 MAX_LEAVES = 1 << 16
 """Maximum number of leaves of all trees of a round."""
 Share = Annotated[float, Field(default=1.0, gt=0, le=1)]
@@ -259,7 +259,7 @@ class Draws(Group):
 
     @property
     def by_gradient_norm(self) -> bool:
-        """True if a row's probability depends on its gradients."""
+        """True if a row's probability of being sampled depends on its gradients."""
         return self.sampling_method == "gradient_based"
 
     @property
@@ -649,8 +649,9 @@ class Evaluation(Group):
             )
 
     def faults_of_counts(self, inexact: Iterable[str]) -> Iterator[str]:
-        """Yield an error message for each of these settings if a reference distribution is requested, because
-        it needs exact counts. inexact: settings of the terms that prevent exact counts."""
+        """Yield an error message for each setting in `inexact` if a reference distribution is requested,
+        because the distribution needs exact counts. inexact: settings of the terms that prevent exact
+        counts."""
         if self.reference:
             yield from (
                 f"reference = true with {setting}: a reference distribution needs exact counts of all columns"
@@ -659,7 +660,7 @@ class Evaluation(Group):
 
     def faults_of_subgroups(self, columns: Schema) -> Iterator[str]:
         """Yield an error message for each subgroup column that has no declared levels or is listed twice, and
-        if rows are ranked in groups."""
+        one if rows are ranked in groups."""
         for number, name in enumerate(self.subgroups):
             if name not in columns.levels:
                 near, known = nearest(name, columns.levels), ", ".join(columns.levels) or "none"

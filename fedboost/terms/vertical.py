@@ -14,13 +14,14 @@ from fedboost.terms.session import MAX_PARTIES, Parties
 
 MAX_BLOCKS = MAX_PARTIES // 2
 MIN_COMMON_ROWS = 1000
-"""Default of min_common_rows. If the parties had only few rows in common, a party could identify the people
+"""Default of min_common_rows. If the parties had only a few rows in common, a party could identify the people
 whose rows a split sends left."""
 MAX_IDS = 10_000_000
-"""Default of max_ids. A party that enters all telephone numbers of a town learns which of these numbers the
+"""Default of max_ids. A party that submits all telephone numbers of a town learns which of these numbers the
 other parties have."""
 MOST_IDS = 14_000_000
-"""Upper limit of max_ids: row numbers for this many ids fit into a 64 MiB message to a party that returns."""
+"""Upper limit of max_ids: row numbers for this many ids fit into a 64 MiB message to a party that
+reconnects."""
 IdForm = Literal["text", "digits", "lower"]
 MAX_ROWS_PER_BIN = 1_000_000
 """Upper limit of min_rows_per_bin. With a higher value, hardly any node could be split."""
@@ -189,8 +190,8 @@ class Vertical(Group):
 
     @property
     def takes_all_rows(self) -> bool:
-        """True if all rows of the label holder take part. Parties without a row's id then have missing
-        values."""
+        """True if all rows of the label holder take part. A party that lacks a row's id then has missing
+        values for this row."""
         return self.predicts or self.rows == "label_holder"
 
     @property
@@ -200,7 +201,7 @@ class Vertical(Group):
 
     @property
     def most_ids(self) -> int:
-        """Maximum number of row ids that a party may enter."""
+        """Maximum number of row ids that a party may submit."""
         return self.max_ids or MAX_IDS
 
     @property
