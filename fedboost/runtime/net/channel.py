@@ -42,7 +42,7 @@ from fedboost.wire.codec import MAX_FROM_AGGREGATOR, MAX_TO_AGGREGATOR, WIRE_VER
 
 
 CLIENT_TLS_OPTIONS = [("grpc.ssl_target_name_override", SERVER_NAME)]
-"""TLS options of a client. Whatever the address, only a certificate of an aggregator is accepted."""
+"""TLS options of a client. The server may have any address, but its certificate must be an aggregator's."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def channel_credentials(bundle: Bundle) -> Any:
 
 def peer_of(auth_context: Mapping[str, Iterable[bytes]], bundle: Bundle, now: datetime) -> Identified:
     """Return the identity of a call's peer. auth_context: result of gRPC's `auth_context()`; now: time at
-    which its certificate must be valid. Raises PeerError if the peer has no certificate or is not
+    which the peer's certificate must be valid. Raises PeerError if the peer has no certificate or is not
     admitted."""
     leaf = [*auth_context.get("x509_pem_cert", ())]
     if len(leaf) != 1:
@@ -216,8 +216,8 @@ SERVER_OPTIONS = [
     *LIMITS,
 ]
 MAX_DETAILS_LENGTH = 600
-"""Maximum length in characters of the message that ends a call. The message is sent in trailers, which gRPC
-limits to 8 KiB, and in which a character takes up to 12 bytes."""
+"""Maximum length in characters of the message that ends a call. The message is sent in the trailers. gRPC
+limits trailers to 8 KiB, and a character takes up to 12 bytes in them."""
 
 CAUSE_KEY = "fedboost-cause"
 """Key of the error's code in the trailing metadata of a call."""
@@ -281,8 +281,8 @@ def unanswered(address: str, wait: float, fault: TlsFault | None, advice: str) -
 
 
 def dial(address: str, bundle: Bundle | None, over: Any = grpc.aio) -> Any:
-    """Open a gRPC channel to the aggregator, for asyncio by default or for blocking calls if `over` is
-    `grpc`. Without a bundle, the channel is not encrypted and neither end is authenticated."""
+    """Open a gRPC channel to the aggregator. It is for asyncio by default, and for blocking calls if `over`
+    is `grpc`. Without a bundle, the channel is not encrypted and neither end is authenticated."""
     if bundle is None:
         return over.insecure_channel(address, options=CLIENT_OPTIONS)
     return over.secure_channel(address, channel_credentials(bundle), options=_TLS_OPTIONS)
@@ -349,8 +349,8 @@ def stream(
         request: the encoded request.
         wait: maximum time in seconds to wait for a connection.
         patience: maximum time in seconds for the call, or None.
-        on_reached: called with False repeatedly while the aggregator does not answer, for the first time
-            after FIRST_LOOK seconds. Called with True before the request is sent.
+        on_reached: called repeatedly with False while the aggregator does not answer, starting after
+            FIRST_LOOK seconds; called with True before the request is sent.
 
     Raises:
         ConfigError: the aggregator cannot be reached.

@@ -80,7 +80,7 @@ class Bundle:
 
     @property
     def ends(self) -> datetime:
-        """Time at which the first of the bundle's certificates expires."""
+        """Earliest time at which one of the bundle's certificates expires."""
         chain = x509.load_pem_x509_certificates(self.certificate)
         return min(certificate.not_valid_after_utc for certificate in chain)
 
@@ -123,7 +123,7 @@ def read_bundle(folder: Path, role: str) -> Bundle:
 
 
 def check_folder(folder: Path, due: str) -> None:
-    """Raise ConfigError if a folder is missing, or does not contain its certificate yet. due: description of
+    """Raise ConfigError if a folder is missing, or does not contain a certificate yet. due: description of
     the expected folder, for the message."""
     if not folder.is_dir():
         raise ConfigError("keys-folder-missing", f"the folder {folder} does not exist; it should be {due}")
@@ -224,8 +224,8 @@ def read_root(folder: Path, passphrase: bytes | None = None) -> tuple[PrivateKey
 
 
 def read_passphrase(path: Path) -> bytes:
-    """Return the first line of a file as a passphrase. Raises ConfigError if it is empty or too long, or if
-    others can read the file."""
+    """Return the first line of a file as a passphrase. Raises ConfigError if the passphrase is empty or too
+    long, or if others can read the file."""
     passphrase = _read_private(path).partition(b"\n")[0].rstrip(b"\r")
     if not 1 <= len(passphrase) <= 1000:
         raise ConfigError(
@@ -289,8 +289,8 @@ def _read_private(path: Path) -> bytes:
 
 
 def write_new(files: Mapping[Path, tuple[bytes, int]]) -> None:
-    """Write all of these files, or none if one fails. files: path -> content and mode. Raises ConfigError if
-    one of them exists or cannot be written."""
+    """Write all of these files, or none if one of them cannot be written. files: path -> content and mode.
+    Raises ConfigError if one of them exists or cannot be written."""
     paths: list[Path] = []
     for path, (data, mode) in files.items():
         try:
@@ -322,8 +322,8 @@ def expired(end: datetime, role: str) -> str:
 
 
 def _check_tls(key: PrivateKey, path: Path) -> None:
-    """Raise ConfigError for a key type that gRPC's TLS does not support. gRPC itself would only fail the
-    handshake."""
+    """Raise ConfigError for a key type that gRPC's TLS does not support. Without this check, the handshake
+    would fail without giving the reason."""
     if isinstance(key, rsa.RSAPrivateKey):
         return
     kind = "Ed25519" if isinstance(key, ed25519.Ed25519PrivateKey) else key.curve.name
@@ -354,8 +354,8 @@ class Issued:
 
 
 def write_request(folder: Path, name: str, role: str) -> tuple[Path, CertificateRequest]:
-    """Create a private key in a new folder, and a request for its certificate. Returns the path of the
-    request file, and the request."""
+    """Create a private key in a new folder, and a request for a certificate for this key. Returns the path of
+    the request file, and the request."""
     key, request = new_request(name, role)
     bundle, pem = folder / folder_name(name), request.public_bytes(Encoding.PEM)
     files = {KEY: (key_to_pem(key, NoEncryption()), PRIVATE), REQUEST: (pem, PUBLIC)}
@@ -431,7 +431,7 @@ def write_answer(folder: Path, certificate: x509.Certificate, root: x509.Certifi
 
 def accept_answer(folder: Path, answer: Path, now: datetime) -> tuple[Path, Identified]:
     """Store an answer, i.e. a signed certificate and its root, next to the private key of the certificate.
-    folder: parent of the key's folder. Returns the folder of the bundle, and its owner. Raises ConfigError if
+    folder: parent of the key's folder. Returns the folder and the owner of the bundle. Raises ConfigError if
     the answer is invalid or does not match the key."""
     if answer.is_file() and b"CERTIFICATE REQUEST" in answer.read_bytes():
         raise ConfigError(

@@ -3,7 +3,7 @@ deciding.
 
 Guarantees: an approval is valid for exactly the terms with its digest, from the next offer until it is
 withdrawn. It lists the parties, analysts and columns that the person saw, and the broken rules that the
-person accepted, including rules between sessions as they stood at that time. Names that are later removed
+person accepted, including rules between sessions, as they were at that time. Names that are later removed
 from the policy are no longer valid under the approval. Each decision is a row of the site's store, written in
 one transaction with its entry in the audit log.
 Raises: ConfigError for terms that exceed the privacy budget of the rows. Refused if the policy names no
@@ -85,7 +85,7 @@ def refusal_of(config: PartyConfig, digest: str) -> Refusal | None:
 
 
 def refuse(config: PartyConfig, digest: str, analyst: str, now: datetime) -> None:
-    """Record that a person refuses these terms to an analyst. Earlier refusals to other analysts remain
+    """Record a person's refusal of these terms from an analyst. Earlier refusals of other analysts remain
     valid. Raises ConfigError if the refusal cannot be written."""
     with _deciding(config) as (store, file):
         before, analysts = _read(Refusal, file, config, digest), tuple(filter(None, [analyst]))
@@ -96,7 +96,7 @@ def refuse(config: PartyConfig, digest: str, analyst: str, now: datetime) -> Non
 
 
 def check_not_refused(config: PartyConfig, digest: str, analyst: str) -> None:
-    """Raise Refused if a person refused these terms to this analyst, or if the refusal cannot be read."""
+    """Raise Refused if a person refused these terms from this analyst, or if the refusal cannot be read."""
     try:
         refusal = refusal_of(config, digest)
     except ConfigError as error:
@@ -166,15 +166,15 @@ def _write(
 NEVER_RELAXED = (*PINNED, "epsilon", "delta", "approval")
 """Policy keys that an approval of terms cannot relax."""
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
-"""Names that every shell reads as a single word."""
+"""Pattern of names that every shell reads as a single word."""
 SHOWN_DIGESTS, SHOWN_DIGITS = 3, 8
-"""Maximum number of digests listed in a refusal, and number of digits shown of each digest."""
+"""Maximum number of digests listed in a refusal, and number of digits shown for each digest."""
 
 
 class Approval(Frozen):
     """A person's approval of terms. at: time of the approval, in seconds since 1970. relaxed: maps the keys
     of relaxed rules to the values that apply to these terms. relaxed_from: maps these keys, and the keys of
-    relaxed lists of names, to the policy's own values at that time."""
+    relaxed lists of names, to the policy's own values at the time of the approval."""
 
     digest: str
     time: str
@@ -339,7 +339,7 @@ def with_history(
     broken: Sequence[Breach], policy: Policy, party: str, terms: Terms, past: SessionHistory
 ) -> list[Breach]:
     """Return the given breaches, and the rules between sessions that one more session under these terms would
-    break. Of two breaches with the same key, only the one between sessions is returned."""
+    break. If two breaches have the same key, only the one of the rule between sessions is returned."""
     later, rows, used = list[Breach](), predicted_by(terms, party), rows_predicted(past.sessions)
     if rows and used and used + rows > policy.max_predicted_rows:
         why = f"this site has helped to predict {used} rows so far, and the terms predict {rows} more"
@@ -389,8 +389,8 @@ def analysts_of(config: PartyConfig, approval: Approval) -> tuple[str, ...]:
 def policy_for(config: PartyConfig, terms: Terms, analyst: str = "") -> Policy:
     """Return the policy that applies to these terms: the policy in the site's file, relaxed by the terms'
     approval if there is one. analyst: who signed the request; '' if unsigned. Raises Refused if a person
-    refused the terms to this analyst, or if they need an approval that does not exist or is not valid (see
-    the module docstring)."""
+    refused the terms from this analyst, or if the terms need an approval that does not exist or is not valid
+    (see the module docstring)."""
     try:
         approval = approval_of(config, terms.digest)
         if approval is None:
@@ -423,7 +423,8 @@ def policy_for(config: PartyConfig, terms: Terms, analyst: str = "") -> Policy:
 
 @contextmanager
 def naming_the_command(terms: Terms, analyst: str) -> Iterator[None]:
-    """Context manager that adds the missing options to the command in refusals of these terms."""
+    """Context manager that adds missing options to the `fedboost approve` command in refusals of these
+    terms."""
     try:
         yield
     except Refused as error:
@@ -613,7 +614,7 @@ def count_rows(config: PartyConfig, terms: Terms, read: SiteTable) -> Counts:
 
 
 def count_columns(config: PartyConfig, terms: Terms, read: SiteTable, rows: int) -> Counts:
-    """Like `count_rows`, but for rows on workers: only columns are checked. Raises ConfigError if a column is
+    """Like `count_rows`, but for rows on workers: checks only the columns. Raises ConfigError if a column is
     missing."""
     for fault in column_faults(read.under(terms.columns.row_id), terms.columns):
         raise ConfigError("table-misfit", f"{shown(config.data)}: {read.explained(str(fault))}")

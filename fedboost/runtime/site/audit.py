@@ -1,18 +1,18 @@
 """Audit of a site's log: verification of the log, the sessions in it, and warnings about these sessions.
 
-A warning points to traces that training within its terms never leaves, or to terms that offer little
+A warning points to traces that training never leaves if it follows its terms, or to terms that offer little
 protection.
 
 Guarantees: a log's whole chain is verified before anything in it is reported. `read_log` detects every change
 except two: entries cut off at the end, and a log rewritten from some line on. Both change the hash of the
 last entry, so a reader who kept that hash detects them, too. A session that continues after a restart of the
-site is one session. A name that is reused after its session ended, or under different terms, is a new
-session. Training that followed its terms causes no warning of abuse, even after losses, restarts and repeated
-queries. Neither does a refused session. The most serious warnings come first.
+site counts as one session. A name that is reused after its session ended, or under different terms, counts as
+a new session. Training that followed its terms causes no warning of abuse, even after losses, restarts and
+repeated queries. Neither does a refused session. The most serious warnings come first.
 Raises: ConfigError if a line of a log is invalid or breaks the chain; later lines are not read.
 Limits: if terms are missing from a log, the defaults of `colluding`, `on_loss` and `keyholder_rows` are
-assumed, and the depth of trees is not checked. An aggregator that lies without a trace in this log, e.g. in
-the sums that it sends to other sites, is not detected.
+assumed, and the depth of trees is not checked. Misbehaviour of an aggregator that leaves no trace in this
+log, e.g. wrong sums sent to other sites, is not detected.
 """
 
 import hashlib
@@ -185,7 +185,7 @@ def terms_in(source: Path, party: str | None = None) -> dict[str, str]:
 
 def read_admitted(kept: Mapping[str, str], digest: str, source: Path) -> Terms:
     """Return the terms with this digest. kept: canonical terms by digest (`terms_in`); source: file to name
-    in errors. Raises ConfigError if they are missing, changed or unreadable."""
+    in errors. Raises ConfigError if the terms are missing, changed or unreadable."""
     text = kept.get(digest)
     if text is None:
         raise ConfigError("log-terms-missing", f"{source} has no terms with digest {digest}")
@@ -435,8 +435,8 @@ def _rosters(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
 
 
 def _vectors(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
-    """Yield a warning if several answers to the same query, at the same point of training, were charged.
-    Sessions in which the aggregator draws the noise are not checked."""
+    """Yield a warning if a privacy cost was charged for several answers to one query at one point of
+    training. Sessions in which the aggregator draws the noise are not checked."""
     if terms is not None and terms.noise is not None and terms.noise.placement == "central":
         return
     charges: dict[object, set[str]] = {}
@@ -505,7 +505,8 @@ def _amount(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
 
 def _most_in_a_tree(by_turn: dict[int, list[Released]], kinds: frozenset[str], terms: Terms) -> int:
     """Return the maximum number of turns with queries of these kinds between the ends of two rounds. With
-    `on_loss = "shrink"`, a gap in the turns also counts as an end, which the party may have missed."""
+    `on_loss = "shrink"`, a gap in the turns also counts as an end, because the party may have missed an
+    end."""
     most = count = before = 0
     for turn, answers in by_turn.items():
         if turn != before + 1 and _shrinks(terms):
@@ -796,7 +797,7 @@ def audit_of(
         entries: verified entries of the log.
         sessions: sessions of the log. Their fields about terms and warnings are filled in.
         expected: number of the entry whose hash the reader expected, if any.
-        name: session to list answer by answer; None for a summary of all.
+        name: session to list answer by answer; None to summarise all sessions.
         last: number of most recent sessions to summarise; None for all.
     """
     admitted = _terms_of(sessions, log)

@@ -2,9 +2,9 @@
 
 Guarantees: when a party starts, it logs the path of its memory and the number of sessions in it. If a
 restored copy lacks entries, a person must accept the loss, and the audit log records it.
-Raises: ConfigError, which says what to do, if a memory is older than its counter file. The same error is
-raised if a memory is missing and must not be created, because there is a privacy budget or the counter file
-shows that a memory existed.
+Raises: ConfigError, whose message says what to do, if a memory is older than its counter file. The same error
+is raised if a memory is missing and must not be created, because there is a privacy budget or the counter
+file shows that a memory existed.
 """
 
 import fcntl
@@ -108,7 +108,7 @@ def begin_store(config: PartyConfig) -> bool:
 @dataclass(frozen=True)
 class Begun:
     """Facts about a created or restored memory: the number of sessions and releases that it contains, and the
-    number of log entries that it lost."""
+    number of log entries that were lost."""
 
     path: Path
     sessions: int
@@ -172,7 +172,7 @@ def accept_restored(config: PartyConfig, of_all_parties: bool = False) -> Begun:
 
 def _accept(path: Path, party: str) -> int:
     """End a party's open sessions, add the durable rows from its counter file, and continue after the store's
-    last entry. Returns the number of entries that only the counter file has."""
+    last entry. Returns the number of entries that are only in the counter file."""
     counter = Counter(path, party)
     known, promises = counter.last() or NO_ENTRY, [*counter.promises()]
     with closing(Store(path, party, restored=True)) as store:
@@ -270,12 +270,12 @@ ABOUT, MEMORY, PARTS = "backup.json", "memory.sqlite", "models"
 """Names of the members of a backup archive; PARTS is a folder."""
 _PARTS = re.compile(rf"{PARTS}/{FILE_NAME.pattern}")
 MAX_BYTES = 4 << 30
-"""Maximum total size of the unpacked members in bytes; a small archive may contain huge ones."""
+"""Maximum total size of the unpacked members in bytes; even a small archive may contain huge ones."""
 
 
 class About(Frozen):
-    """Facts about a backup: its party and dataset, and the time (UTC) and fedboost version of its
-    creation."""
+    """Facts about a backup: its party and dataset, and the time (UTC) and the fedboost version with which it
+    was created."""
 
     format: Literal["fedboost backup 2"] = "fedboost backup 2"
     party: Name
@@ -332,7 +332,7 @@ def write_backup(config: PartyConfig, out: Path) -> About:
 
 def restore(file: Path, config: PartyConfig, force: bool) -> Restored:
     """Restore a site's memory and model parts from a backup file. force: also replace an existing memory or
-    model part, and accept a backup that the counter never recorded. Raises ConfigError if the backup is
+    model part, and accept a backup that the counter file never recorded. Raises ConfigError if the backup is
     invalid or must not be restored (see the comment above)."""
     backup, path = _read(file), memory_path(config)
     for name, own, what in (
@@ -393,7 +393,8 @@ def restore(file: Path, config: PartyConfig, force: bool) -> Restored:
 
 
 def _is_newer(path: Path, backup: Backup) -> bool:
-    """Return whether a store is intact, and contains a backup's last entry or begins right after it."""
+    """Return whether a store is intact, and its log contains a backup's last entry or begins right after
+    it."""
     try:
         with closing(open_database(path)) as file:
             return follows(file, backup.about.party, backup.head)
@@ -427,7 +428,7 @@ _NEVER_WRITTEN = (
     f"UNION ALL SELECT 1 FROM site WHERE typeof(secret) != 'blob' OR length(secret) != {KEY_BYTES} "
     "OR (SELECT count(*) FROM site) != 1"
 )
-"""Query that finds values that affect budgets but have a type or size that no party writes."""
+"""Query for values that affect budgets, but have a type or size that no party would write."""
 
 
 def _check_rows_of(path: Path, file: sqlite3.Connection, party: str) -> Head:

@@ -2,10 +2,10 @@
 
 Guarantees: implements `SiteMemory` (fedboost/protocol/site.py) across restarts. A recorded turn survives the
 end of the process; a session's start, end, signature and charges also survive a power failure. No session is
-charged more than its terms plan, so their privacy statement holds whatever the aggregator requests. A
-repeated release is charged only once, and no two processes spend the same part of the budget. A session's
-secret and questions are deleted at its end. An admission, an answer or a session's end is recorded in the
-same transaction as its entry in the audit log.
+charged more than its terms plan, so the privacy statement of the terms holds whatever the aggregator
+requests. A repeated release is charged only once, and no two processes spend the same part of the budget. A
+session's secret and questions are deleted when it ends. An admission, an answer or a session's end is
+recorded in the same transaction as its entry in the audit log.
 Raises: Refused if a session violates the rules between sessions or the budget; ConfigError if another process
 of the same party is running; DurabilityError if a write fails. Nothing may leave the site after that, and the
 process must end.
@@ -140,7 +140,7 @@ def admission(
         offer: the session.
         party: the site's name.
         dataset: name of the site's dataset.
-        names: column names in the site's table, by name in the terms, where they differ.
+        names: names of columns in the site's table, by name in the terms, where the two differ.
     """
     terms, noise = offer.terms, offer.terms.noise
     return Admitted(
@@ -189,14 +189,14 @@ class FileMemory(Store):
             party: name of this party.
             dataset: name of the dataset.
             budget: privacy budget; None to count without a limit.
-            names: returns the `names` of `admission` for some terms.
+            names: returns the argument `names` of `admission` for given terms.
             clock: returns the current time, in the format of a log entry.
         """
         self.dataset, self.budget = dataset, budget
         self._names, self._clock = names, clock
         self._later: list[tuple[Write, bool]] | None = None
-        """Writes collected for the session's thread, each with True if it must wait for the disk; None
-        outside of `together`."""
+        """Collected writes of the session's thread, each with True if it must wait for the disk. None outside
+        of `together`."""
         self.just_ended = ""
         """Name of the session that has just recorded its own end; '' once `ended` has been called."""
         self._lock = _locked(path, party)
@@ -242,7 +242,8 @@ class FileMemory(Store):
             write(file)
 
     def record(self, release: Release | Relayed) -> None:
-        """Record a release or relay before it leaves. After a DurabilityError, it must not leave."""
+        """Record a release or relay before it leaves the site. If DurabilityError is raised, it must not
+        leave."""
         # Without waiting for the disk, a kill loses nothing, and a power failure may lose the last entries. A
         # lost charge could be spent again, so a charge always waits.
         charged = isinstance(release, Release) and release.charge is not None
@@ -264,9 +265,9 @@ class FileMemory(Store):
                 self.append(file, _end(session, reason, paused, analyst))
 
     def checked(self, terms: str, analyst: str, would: bool) -> None:
-        """Record an analyst's preflight check of terms before it is answered, from any thread. terms: digest
-        of the terms; would: True if this site would take part. Raises DurabilityError if the check cannot be
-        recorded."""
+        """Record an analyst's preflight check of terms before it is answered. May be called from any thread.
+        terms: digest of the terms; would: True if this site would take part. Raises DurabilityError if the
+        check cannot be recorded."""
         with self.transaction(durable=False) as file:
             self.append(file, Checked(terms=terms, would=would, analyst=analyst or None))
 
@@ -312,7 +313,8 @@ class FileMemory(Store):
         return derive(self._key, what, about)
 
     def hash_rows(self, rows: Callable[[bytes], bytes]) -> bytes:
-        """Return the hash of rows under this memory's secret key. rows: computes the hash for a key."""
+        """Return the hash of rows under this memory's secret key. rows: function that computes the hash,
+        given the key."""
         return rows(self._key)
 
     def table_of(self, terms: Terms, request: bytes) -> tuple[int, bytes] | None:
@@ -376,8 +378,9 @@ class FileSession:
 
     def bind(self, rows: Callable[[bytes], bytes], table: HeldTable | None = None) -> None:
         """Bind the session to the keyed hash of its rows. Raises Refused if the session was bound to
-        different rows; the public part of the error reveals nothing about the rows. rows: computes the rows'
-        hash for a key; table: facts about the table to store for later sessions."""
+        different rows; the public part of the error reveals nothing about the rows. rows: function that
+        computes the hash of the rows, given a key; table: facts about the table to store for later
+        sessions."""
         digest = self._memory.hash_rows(rows)
         if self._rows and self._rows != digest:
             raise Refused(
@@ -406,8 +409,8 @@ class FileSession:
         put(file, "tables", *self._name, table.rows, self._memory.hash_rows(table.hashed))
 
     def meet(self, attempt: int) -> None:
-        """Record that the parties met in this attempt. This charges predicted rows and splits. Raises Refused
-        if the session conflicts with others."""
+        """Record that all parties have joined this attempt. From then on, predicted rows and splits count
+        towards their limits. Raises Refused if the session conflicts with others."""
         standing = replace(self._standing, attempt=attempt)
 
         def write(file: sqlite3.Connection) -> None:
@@ -575,7 +578,8 @@ def _known(text: str, attempt: int, ended: str | None, days: float | None) -> Kn
 
 
 def as_row(rows: bytes, standing: Standing) -> tuple[Value, ...]:
-    """Return the table columns `attempt`, `rows` and `standing`. Questions have their own table."""
+    """Return the values of the table columns `attempt`, `rows` and `standing`. Questions have their own
+    table."""
     return standing.attempt, rows, STANDING.of(replace(standing, questions=()))
 
 

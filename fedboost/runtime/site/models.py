@@ -125,7 +125,7 @@ class PartFolder:
 
 def training_table(memory: FileMemory, terms: Terms) -> TrainingTable | None:
     """Return facts about the table on which the model in these terms was trained; None if this site did not
-    take part in the training, or has a different memory."""
+    take part in the training, or if its memory does not contain that session."""
     if terms.trained is None or (session := _session(terms)) is None:
         return None
     known = memory.table_of(terms.trained, b"" if session.request is None else session.request.nonce)
@@ -137,9 +137,9 @@ def training_table(memory: FileMemory, terms: Terms) -> TrainingTable | None:
 
 # ---- Who signed the model that terms measure: a site's check of its signatures --------------------------
 # Guarantees: a party is a signer only if a certificate of that name, along a chain to a root that the site
-# trusts, signed everything that the model predicts with, under the terms of its training. Features and levels
-# have the same meaning in these terms as in the training. A certificate that has expired since is accepted,
-# because it was in date when the model was made; a denied certificate is not.
+# trusts, signed everything that affects the model's predictions, under the terms with which it was trained.
+# Features and levels have the same meaning in these terms as in training. A certificate that has expired
+# since is accepted, because it was valid when the model was trained; a denied certificate is not.
 
 
 def signers_at(config: PartyConfig, terms: Terms, credentials: Credentials | None = None) -> ModelSigners:
@@ -187,7 +187,7 @@ def signers_of(
 
 
 def _session(terms: Terms) -> SignedSession | None:
-    """Return the session that made the model in these terms; None if it is not recorded."""
+    """Return the session in which the model in these terms was trained; None if it is not recorded."""
     if terms.xgb_model is None:
         return None
     try:
@@ -197,10 +197,10 @@ def _session(terms: Terms) -> SignedSession | None:
 
 
 def _model(text: str, trained: Terms) -> SignedModel | None:
-    """Return the model without signatures; None if signatures cannot cover everything that it predicts with.
-    Under a custom program or with different columns, parties do not sign all trees. Signatures also omit the
-    output of each tree, the column of each target mean, and all constants but the first. The terms must
-    determine these."""
+    """Return the model without signatures; None if signatures cannot cover everything that affects its
+    predictions. Under a custom program or with different columns, parties do not sign all trees. Signatures
+    also omit the output of each tree, the column of each target mean, and all constants but the first. The
+    terms must determine these."""
     if trained.session.program != "boosting" or trained.blocks:
         return None
     own = belonging(continuation.read(text), trained)

@@ -1,11 +1,11 @@
-"""A party on the network: it connects to the aggregator and answers what its session allows.
+"""A party on the network: it connects to the aggregator and answers the queries that its session allows.
 
 Guarantees: computing never blocks the connection, since it runs in its own thread. The party waits for an
-unreachable aggregator, and reconnects after a loss. A refusal is in the audit log before it leaves, with the
-same text.
+unreachable aggregator, and reconnects after a loss. A refusal is recorded in the audit log, with the same
+text, before it is sent.
 Raises: ConfigError, which ends the process, if an aggregator does not admit this party (e.g. because its name
-is taken) or a server is not an aggregator. A party that was admitted reconnects after any loss. It gives up
-only after MAX_REFUSALS refusals in a row, or if the aggregator's version has changed.
+is taken) or a server is not an aggregator. A party that was admitted reconnects after any loss of the
+connection. It gives up only after MAX_REFUSALS refusals in a row, or if the aggregator's version has changed.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ FIRST_RETRY, LAST_RETRY = 0.2, 5.0
 """Seconds between two attempts to reach the aggregator; the pause doubles from the first value to the
 last."""
 REPORT_AFTER_SECONDS = 1.0
-"""Seconds after which the log reports that the party is waiting."""
+"""Seconds of waiting after which the log reports that the party is waiting."""
 
 
 @dataclass(eq=False)
@@ -139,11 +139,11 @@ MAX_UNREAD_MESSAGES = 16
 connection."""
 MAX_UNREAD_RELAYED = 1 << 30
 """Maximum total size of unhandled relays in bytes. A session keeps relays in memory anyway until all have
-arrived. A party whose rows are known never needs to wait for so many bytes."""
+arrived. Once its rows are known, a party never has to wait for this many bytes."""
 RELAY_OVERHEAD = 200
 """Bytes of a relay in addition to its content."""
 Message = ToParty | PeerError | None
-"""A message from the aggregator; PeerError if it cannot be read; None if the aggregator closed the
+"""A message from the aggregator; PeerError if the message cannot be read; None if the aggregator closed the
 connection."""
 
 
@@ -267,7 +267,7 @@ class PartyMonitor:
         self._gives_all = False
         """True if all rows of this party take part, because it has the labels."""
         self._spends = False
-        """True if the session's answers get noise, whose privacy cost is charged."""
+        """True if noise is added to the session's answers and its privacy cost is charged."""
         self._page = MetricsPage(self.metrics, config.metrics, log) if config.metrics else None
         self._look_at_budget()
 
@@ -337,7 +337,7 @@ FREE_REFUSALS = 20
 """Number of consecutive sessions that a party may leave before it pauses after each of them."""
 MAX_PAUSE_SECONDS = 1.0
 """Maximum pause in seconds after leaving a session. The first pause takes 0.1 s, and each further pause takes
-twice as long as the previous one. Pauses delay offers from other analysts, too."""
+twice as long as the previous one. Pauses also delay offers from other analysts."""
 LARGE_MESSAGE = 1 << 16
 """Size in bytes above which a message is decoded in a thread. For smaller messages, switching threads takes
 longer than decoding."""
@@ -363,8 +363,8 @@ class PartyNode:
         """Current session. It outlives a connection, and continues after reconnecting."""
         self._thread = SessionThread()
         self._name = self._analyst = ""
-        """Name of the last offered session, and the signer of its offer; '' once the audit log has recorded
-        the signer."""
+        """Name of the last offered session, and the analyst who signed its offer. The analyst is '' once
+        recorded in the audit log."""
         self._attended = False
         self._refusals = 0
         book, busy = CheckBook(self._memory, self.watch.page_state.checked), lambda: self._session is not None
@@ -612,7 +612,7 @@ def pause_after(left: int) -> float:
 
 @asynccontextmanager
 async def page_served(config: PartyConfig, rows: SiteRows, state: PageState, log: Any) -> AsyncIterator[None]:
-    """Serve the site's page within this context, if the configuration has one."""
+    """Context manager that serves the site's page, if it is configured."""
     if config.console is None:
         yield
         return
@@ -634,7 +634,7 @@ async def page_served(config: PartyConfig, rows: SiteRows, state: PageState, log
 
 
 class PredictingNode(PartyNode):
-    """A label holder's party in a prediction session that it requests itself. config: the site's
+    """The label holder's party in a prediction session that this party requests itself. config: the site's
     configuration, whose `data` is the table to predict."""
 
     def __init__(self, config: PartyConfig, log: Any, bundle: Bundle | None, model: PartyModel) -> None:
@@ -646,8 +646,8 @@ class PredictingNode(PartyNode):
         self.terms = model.terms
 
     def ask_for(self, min_common_rows: int | None) -> Terms:
-        """Return the terms for a prediction of all rows of the table. min_common_rows: its value in the
-        terms; None for the value used in training. Raises ConfigError if the table does not fit the model."""
+        """Return the terms for predicting all rows of the table. min_common_rows: value for the terms; None
+        for the value used in training. Raises ConfigError if the table does not fit the model."""
         assert self._rows.table is not None
         trained = self._model.terms
         table = self._rows.table.under(trained.columns.row_id)
@@ -668,7 +668,7 @@ class PredictingNode(PartyNode):
         raise SessionFailed("prediction-missing", "the session ended without a prediction")
 
     def _session_for(self, message: ToParty) -> PartySession | None:
-        """Return None for other sessions, which wait for this party as if it were away."""
+        """Return None for other sessions, so that they wait as if this party were disconnected."""
         if isinstance(message, Offer) and message.terms != self.terms:
             return None
         return super()._session_for(message)
@@ -705,7 +705,7 @@ def predict_with_parties(
         model: the label holder's part of the model.
         log: logger of the party.
         wait: seconds to wait for an aggregator that does not answer.
-        min_common_rows: its value in the terms; None for the value used in training.
+        min_common_rows: value for the terms; None for the value used in training.
         on_waiting: called with the parties that the session is waiting for.
 
     Raises:
@@ -732,9 +732,10 @@ def predict_with_parties(
 
 
 async def _attend(node: PartyNode, training: Training, wait: float) -> None:
-    """Take part until the session is over. Raises the error that ended it without a prediction. wait: seconds
-    to wait for the aggregator and, after it reports the session's end to the analyst, for that end to reach
-    this party. If the session ends before this party connects, its end never arrives."""
+    """Take part until the session is over. Raises the error that ended the session, if there is no
+    prediction. wait: seconds to wait for the aggregator. It is also the time to wait, after the analyst is
+    told that the session has ended, for this party to be told. If the session ends before this party
+    connects, the party is never told."""
     over: Future[None] = Future()
     over.set_running_or_notify_cancel()  # cannot be cancelled: the thread sets it even if no one waits
 

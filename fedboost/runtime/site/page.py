@@ -128,8 +128,8 @@ class SitePageData:
         return (Standing.OPEN if entry.lacks_approval else Standing.ALLOWED), "", False
 
     def decision(self, name: str) -> Decision:
-        """Return everything that the person deciding on a request is shown. name: id of the request. Raises
-        Refusal if the request is not stored, ConfigError if its terms cannot be read."""
+        """Return everything that is shown to the person who decides on a request. name: id of the request.
+        Raises Refusal if the request is not stored, ConfigError if its terms cannot be read."""
         with self._deciding:
             entry, terms = self._find(name)
             looked = self._look(entry, terms)
@@ -200,7 +200,7 @@ class SitePageData:
             self._log.info("terms refused on the page", **about)
 
     def audit(self) -> tuple[Audit | None, str]:
-        """Return the audit of the log; or None and the reason, if it cannot be read."""
+        """Return the audit of the log and ''. If the log cannot be read, return None and the reason."""
         return _or_why(self._audit)
 
     def session(self, number: int) -> Session:
@@ -212,7 +212,7 @@ class SitePageData:
         return sessions[number - 1]
 
     def _audit(self) -> Audit:
-        """Return the log's audit, read at most a few seconds ago. Raises ConfigError if it cannot be read."""
+        """Return the log's audit, which may be a few seconds old. Raises ConfigError if it cannot be read."""
         with self._reading:
             now = time.monotonic()
             if self._audited is None or now >= self._audited[0]:
@@ -224,7 +224,7 @@ class SitePageData:
             return self._audited[1]
 
     def budget(self) -> tuple[SiteBudget | None, str]:
-        """Return the privacy spent; or None and the reason, if it cannot be read."""
+        """Return the privacy spent and ''. If it cannot be read, return None and the reason."""
         return _or_why(lambda: site_budget(self._config, MAX_CHARGES))
 
     def policy(self) -> list[Rule]:
@@ -240,7 +240,7 @@ class SitePageData:
 
 
 def _or_why(read: Callable[[], T]) -> tuple[T | None, str]:
-    """Return what `read` returns; or None and the reason, if it raises ConfigError."""
+    """Return the result of `read` and ''. If it raises ConfigError, return None and the reason."""
     try:
         return read(), ""
     except ConfigError as error:

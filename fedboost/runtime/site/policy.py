@@ -117,8 +117,8 @@ class Policy(Frozen):
     max_label_epsilon: float | None = Field(default=None, gt=0)
     """Maximum epsilon of noise on labels. Noise limits how much gradients reveal about each label."""
     on_loss: tuple[Literal["wait", "shrink", "stop"], ...] = Field(default=("wait", "stop"), min_length=1)
-    """Reactions to a disconnected party that are allowed. With "shrink", the difference between two sums can
-    reveal the values of a single site that left or returned."""
+    """Allowed reactions to a disconnected party. With "shrink", the difference between two sums can reveal
+    the values of a single site that left or returned."""
     placements: tuple[Placement, ...] = Field(default=("distributed", "local"), min_length=1)
     """Where noise may be drawn. With "central", the aggregator draws it and sees exact sums."""
     min_parties: int = Field(default=MIN_GROUP_PARTIES, ge=1)
@@ -275,7 +275,8 @@ class Policy(Frozen):
     def breaches(
         self, terms: Terms, analyst: str = "", party: str = "", signers: "ModelSigners | None" = None
     ) -> Iterator["Breach"]:
-        """Yield every rule that the terms break, except approval by a person. Arguments: as for `permit`."""
+        """Yield every rule that the terms break, except approval by a person. Arguments are as for
+        `permit`."""
         # In the order of refusals, for the first breach. Who takes part comes first: an analyst whom the site
         # does not know is refused before any limit is named. Then the columns, and last the settings.
         yield from filter(None, (_parties(self, terms), _analysts(self, terms, analyst), _tasks(self, terms)))
@@ -306,8 +307,8 @@ SHOWN_NAMES = 8
 class Breach:
     """A policy rule that some terms break.
 
-    key, value: the rule as written in the file. why: a clause about the terms. instead: a change to the terms
-    that would comply. allow: the value of the key that would allow the terms, or a tuple of names to add;
+    key, value: the rule as written in the file. why: a clause about the terms. instead: a change that would
+    make the terms comply. allow: the value of the key that would allow the terms, or a tuple of names to add;
     None if no approval can allow them. detail: text for the site's own log only.
     """
 
@@ -544,7 +545,7 @@ def _min_rows_per_leaf(policy: Policy, terms: Terms, party: str = "") -> Breach 
 
 
 def rows_per_leaf(terms: Terms) -> tuple[int, str]:
-    """Return the minimum number of rows, over all parties, in a leaf of a tree that splits. Also return why
+    """Return the minimum number of rows, over all parties, in a leaf of a tree with splits. Also return why
     no setting guarantees more than one row; '' if one does."""
     weight = terms.columns.weight
     if weight is not None:
@@ -566,7 +567,7 @@ def rows_per_leaf(terms: Terms) -> tuple[int, str]:
 
 
 def _rows_per_hessian(terms: Terms) -> int | None:
-    """Return the number of rows per unit of hessian; None for untrusted objectives of other packages."""
+    """Return the number of rows per unit of hessian; None for untrusted objectives from other packages."""
     return terms.objective.loss.rows_per_hessian if terms.objective.name in OBJECTIVES else None
 
 
@@ -599,7 +600,7 @@ def _min_count(policy: Policy, terms: Terms, party: str) -> Breach | None:
 
 
 def _few_rows(policy: Policy, terms: Terms, party: str) -> Breach | None:
-    """Return the breach of `min_count` by results of training other than trees; None if there is none."""
+    """Return the breach of `min_count` by training results other than trees; None if there is none."""
     tells = terms.evaluation.reference or have_folds(terms)
     return _min_count(policy, terms, party) if tells else None
 
@@ -662,7 +663,7 @@ _metrics_at_thresholds = _forbids("metrics_at_thresholds", _at_threshold)
 
 
 def _threshold(policy: Policy, terms: Terms, party: str) -> Breach | None:
-    """Return the breach by an evaluation's threshold, or by metrics at a threshold; None if there is none."""
+    """Return the breach caused by an evaluation's threshold or by metrics at a threshold, or None."""
     threshold = terms.evaluation.threshold
     if threshold in EDGES:
         return _metrics_at_thresholds(policy, terms, party)
@@ -796,8 +797,8 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "predict": _OF_EVERY_TASK,
 }
 """Rules of each task, in the order in which they are checked: a refusal names the first broken rule. Rules
-about models to evaluate are in `_breaches_of_model`. Predictions get no noise, and no budget is charged;
-`max_predicted_rows` limits them instead."""
+about models to evaluate are in `_breaches_of_model`. Predictions have no noise and are not charged to a
+budget; `max_predicted_rows` limits them instead."""
 _by_columns = _forbids(
     "by_columns", lambda terms: f"the terms have {terms.vertical.key}", "give every party all columns"
 )
@@ -888,7 +889,7 @@ def _accepted(policy: Policy, party: str, signers: ModelSigners) -> frozenset[st
 
 
 def _contradiction(terms: Terms, trained: Terms) -> str:
-    """Return how the covers in the model file contradict the model's training terms; '' if they do not."""
+    """Return how covers in the model file contradict the terms of training (`trained`); '' if they do not."""
     assert terms.earlier is not None
     least = np.float32(trained.trees.min_child_weight)
     first = len(trained.roots) * trained.constant_rounds

@@ -72,8 +72,8 @@ def check_unread(
 
 
 def analyst_of(offer: Offer, credentials: Credentials | None) -> str:
-    """Return the analyst who signed an offer; '' if the offer has no valid signature, in which case the party
-    leaves the session."""
+    """Return the analyst who signed an offer; '' if the offer has no valid signature. The party then leaves
+    the session."""
     if credentials is None or offer.request is None:
         return ""
     try:
@@ -125,7 +125,7 @@ class CheckBook:
 
     def note(self, terms: Terms, analyst: str, reasons: Sequence[str]) -> None:
         """Record an analyst's check in the audit log before it is answered. The same answer to the same check
-        is recorded once a day. Raises DurabilityError or Refused if the log cannot be written."""
+        is recorded only once a day. Raises DurabilityError or Refused if the log cannot be written."""
         answers = self._answers.setdefault(analyst, {}).setdefault(terms.digest, set())
         if (would := not reasons) not in answers:
             self._memory.checked(terms.digest, analyst, would)
@@ -150,8 +150,8 @@ UNWRITTEN = "it cannot write its audit log; its own log says why"
 
 @dataclass(eq=False)
 class CheckStream:
-    """Answers preflight checks at a site. credentials: returns the site's current credentials, None if there
-    are no keys; busy: returns True if a session is in progress; book: counts and records the checks."""
+    """Answers preflight checks at a site. credentials: returns the site's current credentials, or None if
+    there are no keys; busy: returns True if a session is in progress; book: counts and records the checks."""
 
     _config: PartyConfig
     _rows: SiteRows
@@ -299,7 +299,7 @@ MAX_TERMS_BYTES = 4 << 20
 MAX_BYTES = 64 << 20
 """Maximum total size in bytes of all stored requests."""
 MAX_ANSWER = 2000
-"""Maximum number of characters stored of an answer."""
+"""Maximum number of characters of an answer that are stored."""
 SAME_SECONDS = 60.0
 """Minimum seconds before the same request with the same answer is written again."""
 ANSWERING = "it has not been answered yet"
@@ -393,8 +393,8 @@ class RequestLog:
 
 
 def _beyond_room(known: Mapping[str, StoredRequest]) -> list[str]:
-    """Return the names of the requests to drop until the limits are met: each time, the oldest request of the
-    analyst with the most data."""
+    """Return the names of the requests to drop so that the limits are met. The next request to drop is always
+    the oldest one of the analyst with the most data."""
     left, drop = dict(known), list[str]()
     while len(left) > MAX_REQUESTS or sum(entry.bytes for entry in left.values()) > MAX_BYTES:
         sizes = Counter[str]()

@@ -2,8 +2,8 @@
 changed.
 
 Guarantees: the log has a line for each time that the table was read. A session keeps the rows that it started
-with. Offers that the rows did not fit are counted over all analysts together. A check of terms sees the names
-and types of columns, and nothing that depends on a value of a row.
+with. Offers whose terms the rows did not fit are counted over all analysts together. A check of terms uses
+only the names and types of columns, nothing that depends on the value of a row.
 """
 
 import re
@@ -46,7 +46,8 @@ from fedboost.views.words import delimited, shown
 
 
 IDS = "\x1frow_id"
-"""Name of the column of row ids until terms name it. No column in terms can have this name."""
+"""Temporary name of the column of row ids, used until terms give it a name. No column in terms can have this
+name."""
 _QUOTED = re.compile(r"'[^']*'")
 _HEAD = """\
 # Names used in terms for this table's columns and levels. Keep this file at the site: no one else needs it.
@@ -109,7 +110,7 @@ class SiteTable:
     names: Names
 
     def under(self, row_id: str | None) -> Table:
-        """Return the table with the terms' name for the column of row ids."""
+        """Return the table with its column of row ids renamed as in the terms."""
         columns = dense_of(self.table).column_names
         if self.names.row_id is None:
             return self.table
@@ -172,7 +173,7 @@ one bit about the rows. By then, a reader of the site's log knows what does not 
 SETTLED_SECONDS = 2.0
 """Seconds after its last change during which a file is assumed to be incomplete."""
 MAX_READINGS = 5
-"""Maximum number of attempts to read files that change during the reading."""
+"""Maximum number of attempts to read files that change while they are being read."""
 
 Stamp = tuple[tuple[str, int, int, int], ...]
 """Path, modification time (ns), size and inode of each file from which rows are read."""
@@ -204,10 +205,11 @@ class SiteRows:
         """Do nothing, because rows in this process are freed when it ends. `WorkerRows` overrides this."""
 
     def release(self) -> None:
-        """Do nothing, because holders in this process drop their rows. `WorkerRows` overrides this."""
+        """Do nothing, because holders in this process drop their rows themselves. `WorkerRows` overrides
+        this."""
 
     def say(self, event: str = "rows read") -> None:
-        """Log the file and its number of rows, if the site has a table."""
+        """Log the table's file and number of rows, if the site has a table."""
         if self.table is not None:
             self._log.info(event, file=shown_source(self._config.data), rows=self.rows)
 
@@ -227,7 +229,7 @@ class SiteRows:
             return self.table
 
     def _read_again(self) -> SiteTable:
-        """Read the files until they do not change during the reading. Raises ConfigError if they keep
+        """Read the files; if they change while being read, read them again. Raises ConfigError if they keep
         changing."""
         for _ in range(MAX_READINGS):
             self._stamp = self._stamp_now()

@@ -54,7 +54,7 @@ NO_ENTRY: Head = 0, BEFORE_THE_FIRST
 
 class Decided(Frozen):
     """Log event: a person approved or refused terms, or withdrew an approval. terms: digest of the terms.
-    analysts: analysts to whom the decision applies now. content: SHA-256 of the stored decision; '' if it was
+    analysts: analysts to whom the decision now applies. content: SHA-256 of the stored decision; '' if it was
     withdrawn."""
 
     kind: Literal["approved", "refused", "withdrawn"]
@@ -389,8 +389,8 @@ TABLES = {
 }
 """Columns of each table. Values that change each turn, and values that are deleted at a session's end, have
 their own tables. `known`, `standing` and `question` are JSON of classes in `fedboost.protocol.site`.
-`decisions` contains approvals and refusals, empty if withdrawn. `labels` contains the epsilon of noise on
-labels and a hash of the noise's key, `tables` contains the number of rows and their hash, and `row_sets`
+`decisions` contains approvals and refusals; a withdrawn one is empty. `labels` contains the epsilon of noise
+on labels and a hash of the noise's key, `tables` contains the number of rows and their hash, and `row_sets`
 contains the rows that a session measured or held out."""
 _KEYS = {
     "site": "dataset",
@@ -685,8 +685,8 @@ def _damaged(fault: str) -> str:
 
 
 def put(file: sqlite3.Connection, table: str, *row: Value) -> None:
-    """Write a row, replacing any row with the same key. Log entries get no seal, since their chain protects
-    them."""
+    """Write a row, replacing any row with the same key. Log entries get no checksum (`_seal`), since their
+    hash chain protects them."""
     file.execute(_PUTS[table], (*row, b"" if table == "entries" else _seal(row)))
 
 

@@ -70,7 +70,7 @@ async def anybody(call: Call) -> None:
 
 
 async def reader(call: Call) -> None:
-    """Allow callers that may read pages. Raises Refusal for others."""
+    """Allow callers who may read pages. Raises Refusal for others."""
     call.caller = call.logins.caller(call.request.scope)
 
 
@@ -194,7 +194,7 @@ class WebApp:
             pair: paths of the certificate and key (PEM) for TLS; None for plain HTTP.
 
         Raises:
-            ConfigError: the address cannot be listened on, or the token file cannot be read.
+            ConfigError: the process cannot listen on the address, or cannot read the token file.
         """
         known = None if tokens is None else Tokens(tokens, log)
         self.logins = Logins(known, is_open, encrypted=pair is not None, readers=about.readers)

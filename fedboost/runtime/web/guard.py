@@ -3,7 +3,7 @@ request.
 
 Guarantees: the application only receives requests to this process's own host names, from its own pages or
 from programs, with a plain path and method GET, HEAD or POST. A body is limited in size and must arrive in
-time. Each response has headers with which browsers run only the page's own scripts, do not show the page in a
+time. Each response has headers that make browsers run only the page's own scripts, never show the page in a
 frame, and store nothing. Every refusal is recorded. If the application raises an exception, the response is
 500, and the exception is logged (rate-limited).
 Rejects: all other requests, with a JSON body `{"error": ...}` or, for browsers, a page.
@@ -60,7 +60,7 @@ class Bucket:
 
 class Buckets:
     """One token bucket per name, e.g. per address, all of the same size. If more than `most_names` names are
-    active, further ones share a bucket."""
+    active, further names share one bucket."""
 
     def __init__(self, per_second: float, most: float, most_names: int = MAX_NAMES) -> None:
         self._size = per_second, most
@@ -101,7 +101,7 @@ def address_in(text: str) -> IPv4Address | IPv6Address | None:
 
 
 def group_of(address: str) -> str:
-    """Return the name of the group that an address is counted in. Text that is not an address is a group of
+    """Return the name of the group in which an address is counted. Text that is not an address is a group of
     its own."""
     known = address_in(address)
     if known is None:
@@ -251,7 +251,7 @@ class Guard:
             await self._refuse(scope, refusal, send)
 
     def _failed(self, asker: RequestOrigin, error: Exception) -> None:
-        """Log that a page failed. The number of such log lines is limited in rate."""
+        """Log that a page failed. The rate of such log lines is limited."""
         if not self._failures.take(time.monotonic()):
             return
         what = quoted(f"{type(error).__name__}: {error}".partition("\n")[0])

@@ -1,8 +1,8 @@
 """Identification of a page's caller: the owner of a token, a logged-in browser, or a client on this machine.
 
 Guarantees: a cookie contains a random login id, never a token. A login ends when its token expires or is
-deleted, when the process ends, and after some hours. Frequent logins of a user only end that user's own
-earlier logins.
+deleted, when the process ends, and in any case after a few hours. Frequent logins of a user only end that
+user's own earlier logins.
 Raises: Refusal for unidentified callers if identification is required, and for callers with a different role.
 """
 
@@ -71,8 +71,8 @@ class Tokens:
         self._tokens = read_tokens(path)
 
     def owner(self, offered: str, address: str) -> Token:
-        """Return the file entry of a token. offered: the token; address: the client's address, used to limit
-        wrong attempts. Raises Refusal if the token is wrong or expired."""
+        """Return a token's entry in the token file. offered: the token; address: the client's address, by
+        which failed attempts are limited. Raises Refusal if the token is wrong or expired."""
         self.read_again()
         digest = hashlib.sha256(offered[:LONGEST_TOKEN].encode(errors="surrogatepass")).hexdigest()
         found = [token for token in self._tokens if hmac.compare_digest(token.sha256, digest)]
@@ -116,7 +116,7 @@ class Tokens:
 
 
 def is_current(token: Token) -> bool:
-    """Return whether a token has not expired."""
+    """Return whether a token has not expired yet."""
     return datetime.now(UTC).date() <= token.ends
 
 

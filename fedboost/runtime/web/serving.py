@@ -4,7 +4,7 @@ Guarantees: the server installs no signal handlers and writes no log of its own.
 limited, in total and per address; new connections replace the oldest idle ones. Connections that send or read
 nothing are closed, both before and after the TLS handshake. If the server fails, one line is logged, and the
 process continues.
-Raises: ConfigError if the address cannot be listened on, or a required extra is not installed.
+Raises: ConfigError if the process cannot listen on the address, or a required extra is not installed.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ from fedboost.errors import ConfigError
 from fedboost.runtime.web.guard import App, Note, Refusal, RequestOrigin, group_of
 
 MAX_CONNECTIONS = 320
-"""Maximum number of open connections. Each uses a file descriptor, which sessions need, too. Beyond the
-limit, the oldest connection without a request in progress is closed, so that a client with many idle ones
-cannot lock others out."""
+"""Maximum number of open connections. Each uses a file descriptor, and sessions also need file descriptors.
+Beyond the limit, the oldest connection without a request in progress is closed, so that a client with many
+idle ones cannot lock others out."""
 MAX_OF_ADDRESS = 128
 """Maximum number of open connections per address. All loopback addresses count as one."""
 MAX_HEADER_BYTES = 16 * 1024
@@ -72,7 +72,7 @@ class WebServer:
             pair: paths of the certificate and key (PEM) for TLS; None for plain HTTP.
 
         Raises:
-            ConfigError: the address cannot be listened on.
+            ConfigError: the process cannot listen on the address.
         """
         self._log = log
         self._what = what
@@ -205,8 +205,8 @@ class _Listener(socket.socket):
         self._open: weakref.WeakKeyDictionary[socket.socket, _Client] = weakref.WeakKeyDictionary()
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Accept a connection. If the new connection had to be closed, raises BlockingIOError, as if there
-        had been none."""
+        """Accept a connection. If the new connection had to be closed, raises BlockingIOError, as if no
+        connection had been waiting."""
         opened, address = super().accept()
         group = group_of(address[0])
         for known in [known for known in self._open if known.fileno() < 0]:

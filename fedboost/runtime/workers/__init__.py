@@ -1,2 +1,2 @@
-"""Lets several workers of a cluster hold a site's rows. Their answers are added before they leave the
-site."""
+"""Holding a site's rows on several workers of a cluster. The workers' answers are added before anything
+leaves the site."""

@@ -3,7 +3,7 @@ machine.
 
 A function runs once, on the worker that was chosen for it. The loss of a worker is detected within about a
 second. The scheduler does not need fedboost. A worker without fedboost, or with a different version, reports
-this and keeps running. Dask's logs of this process do not reach the terminal.
+this and keeps running. The logs that Dask writes in this process do not appear in the terminal.
 """
 
 import asyncio
@@ -46,8 +46,8 @@ class DaskEngine:
 
     @classmethod
     def at(cls, address: str) -> Self:
-        """Connect to the cluster of the scheduler at an address. Raises ConfigError if the scheduler does not
-        answer."""
+        """Connect to the Dask cluster whose scheduler is at `address`. Raises ConfigError if the scheduler
+        does not answer."""
         return cls(_client_at(address), f"the Dask cluster at {address}", address=address)
 
     @classmethod
@@ -184,8 +184,8 @@ class RunningAtDask:
         self._engine, self._worker, self._future = engine, worker, future
 
     def result(self) -> Any:
-        """Wait for the function to finish, and return its result. Raises WorkerLost if the worker goes away
-        first, ConfigError if it has a different fedboost version."""
+        """Wait for the function to finish, and return its result. Raises WorkerLost if the worker is lost
+        first, ConfigError if the worker has a different fedboost version."""
         # Dask itself would wait indefinitely for a lost worker, so its existence is checked regularly.
         distributed = _distributed()
         while True:
@@ -217,8 +217,8 @@ class RunningAtDask:
 
 
 def _by_value() -> Callable[..., Any]:
-    """Return a function that calls another function on a worker. As a local function it is pickled by value;
-    pickled by name, it would crash a worker or scheduler that cannot import it."""
+    """Return a function that calls another function on a worker. The returned function is local, so it is
+    pickled by value. Pickled by name, it would crash a worker or scheduler that cannot import it."""
 
     def call(version: str, content: bytes, *parts: Any) -> Any:
         import pickle
@@ -234,7 +234,8 @@ def _by_value() -> Callable[..., Any]:
 
 
 def _client_at(address: str) -> Any:
-    """Return a client of the scheduler at an address. Raises ConfigError if the scheduler does not answer."""
+    """Return a Dask client that is connected to the scheduler at `address`. Raises ConfigError if the
+    scheduler does not answer."""
     distributed = _distributed()
     _hush()
     try:
@@ -274,7 +275,7 @@ def _cause(error: BaseException) -> str:
 
 
 def _hush() -> None:
-    """Keep Dask's logs off the terminal; the site's own log has all that is needed."""
+    """Keep Dask's logs off the terminal; the site's own log contains everything needed."""
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(_NEVER)
 

@@ -79,7 +79,7 @@ class Range(NamedTuple):
 class Heads(NamedTuple):
     """Facts about files, known before their rows are read. rows: total number of rows; columns: the schema,
     serialised by Arrow; sizes: number of rows of each file; fault: code, public text and detail of the error
-    if they cannot be read."""
+    if the files cannot be read."""
 
     rows: int = 0
     columns: bytes = b""
@@ -173,7 +173,7 @@ class Files:
 
 
 def heads_of(source: str, options: ReadOptions) -> Heads:
-    """Return facts about a site's files (`Heads`), as this worker sees the files."""
+    """Return facts about a site's files (`Heads`), as they are on this worker."""
     try:
         return Files(source, options).heads()
     except ConfigError as error:
@@ -511,7 +511,7 @@ def _of_library(error: Exception) -> Refused:
 
 
 def finished(answering: Answering) -> Int64:
-    """Return the integers of an answer, int64 [query.cells]. Raises PeerError if the answer needs relays of
+    """Return the integers of an answer, int64 [query.cells]. Raises PeerError if the answer needs relays from
     other parties."""
     try:
         next(answering)

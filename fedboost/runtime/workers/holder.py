@@ -1,4 +1,4 @@
-"""A holder of rows on workers, which adds up their answers, and the rows of a site that has workers.
+"""A holder that adds up the answers of a site's workers, and the rows of a site that has workers.
 
 The answer equals that of a single holder of all rows, however they are distributed. Other workers replace a
 lost one: they read its rows and catch up with training, so only a delay is visible outside. The site votes
@@ -97,8 +97,8 @@ class WorkersHolder:
 
     Losing a worker leaves a share without a holder, a query without part of its answer, and an address that
     the scheduler may list for a while. `_ask` keeps the answers of the other workers, `_replace` loads the
-    share on them, `_catch_up` moves the new holders to the state of training, and then only these get the
-    query.
+    share on them, `_catch_up` moves the new holders to the state of training, and then the query is sent only
+    to these.
     """
 
     def __init__(
@@ -112,7 +112,8 @@ class WorkersHolder:
         self.state = INITIAL_STATE
         self._engine, self._load, self._terms, self._log = engine, load, terms, log
         self._lost: dict[str, float] = {}
-        """Maps the address of a lost worker to the time until which it is not used, even if listed."""
+        """Maps the address of a lost worker to the time until which it is not used, even if the scheduler
+        lists it."""
         self._key = b""
         self._hashes: dict[tuple[Range, ...], bytes] = {}
         """Maps the ranges of a share to the keyed hash of its rows, once computed."""
@@ -132,7 +133,7 @@ class WorkersHolder:
 
     @property
     def table(self) -> None:
-        """None, since no later session needs facts about the table."""
+        """None, because no later session needs facts about the table."""
 
     def rows_hashed(self, key: bytes) -> bytes:
         """Return the keyed hash of all rows. It equals the hash of the whole table."""
@@ -253,7 +254,7 @@ class WorkersHolder:
 
     def _shared_out(self, shares: Sequence[Share]) -> list[tuple[Worker, Share]]:
         """Assign each share to the worker with the fewest rows per thread. If there are no workers, wait for
-        one; raises DurabilityError if none appears in time."""
+        one. Raises DurabilityError if none appears in time."""
         until, said = time.monotonic() + WORKERS_WITHIN, False
         while not (workers := self._workers()):
             if not said:
@@ -377,8 +378,8 @@ def check_memory(
 
 
 def check_together(terms: Terms, held: Sequence[Held], party: str) -> None:
-    """Raise SchemaMismatch if the rows of all workers together do not fit the terms, though each worker's
-    rows do."""
+    """Raise SchemaMismatch if the rows of all workers together do not fit the terms, although the rows of
+    each worker do."""
     refusal = f"party {party}: its rows do not fit the terms"
     labels = dict.fromkeys(label for each in held for label in each.labels)
     try:
@@ -431,7 +432,7 @@ def is_collection(data: object) -> bool:
 
 class CollectionRows:
     """Rows of a party in a Dask DataFrame. Calling the object returns a session's holder of the rows, on the
-    workers that have them.
+    workers that have the rows.
 
     Unless the user persists the DataFrame, partitions are computed again for each session and after a loss:
     workers keep only what is derived from the partitions.
@@ -616,7 +617,7 @@ class WorkerRows(SiteRows):
         )
 
     def _shares(self, terms: Terms) -> list[tuple[Worker, Share]]:
-        """Distribute the rows over the workers. Raises ConfigError if they do not fit into a worker's
+        """Distribute the rows over the workers. Raises ConfigError if the rows do not fit into a worker's
         memory."""
         workers = self._workers()
         edge = partial(self._group_end, workers[0], terms.columns.group) if terms.columns.group else int
