@@ -2,9 +2,9 @@
 
 Guarantees: parameters have the names and defaults of `Terms`, except `n_estimators` (`rounds`),
 `random_state` (`seed`) and `n_jobs` (threads per party). The model is bit-for-bit identical to the model that
-`simulate` or a training on the pooled rows would return, however the rows are assigned to sites.
-Trees are not trained on evaluation rows, but all rows are used to choose cut points. Numbers are converted to
-float32; text is kept.
+`simulate`, or training on the pooled rows, would return, however the rows are assigned to sites. Trees are
+not trained on evaluation rows, but all rows are used to choose cut points. Numbers are converted to float32;
+text is kept.
 Raises: ValueError or TypeError for arrays, labels and weights that scikit-learn rejects. ConfigError for
 settings that terms do not accept, and if scikit-learn is older than 1.6.
 """
@@ -224,7 +224,7 @@ _ACCOUNTED = ("round", "seconds", "bytes")
 
 
 def names_others(init: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a constructor so that an unknown parameter raises a TypeError, which suggests the most similar
+    """Decorate a constructor so that an unknown parameter raises a TypeError that suggests the most similar
     known parameter."""
     known = [name for name in inspect.signature(init).parameters if name != "self"]
 
@@ -249,7 +249,7 @@ class Options:
     Attributes:
         held_out: rows that are used only for evaluation.
         evaluated: for each pair in eval_set, its name and the prefix of its metrics in the history.
-        verbose: metrics are printed after every n-th round; 0 prints none.
+        verbose: the number n if metrics are printed after every n-th round; 0 to print none.
     """
 
     sites: Any = None
@@ -260,7 +260,7 @@ class Options:
 
 
 class Federated(BaseEstimator):  # type: ignore[misc]
-    """Base class of the estimators, which handles parameters and training on a table."""
+    """Base class of the estimators. It handles the parameters and trains on a table."""
 
     @names_others
     def __init__(
@@ -537,7 +537,7 @@ class LabelEstimator(Federated):
 
         Args:
             X: numbers [rows, features] with NaN for missing values, a SciPy sparse matrix, or a pandas or
-                polars DataFrame. Its text and categorical columns become categorical features.
+                polars DataFrame. Text and categorical columns of a DataFrame become categorical features.
             y: labels [rows], numeric for a regressor.
             sites: site name of each row [rows] (default: a single site).
             sample_weight: non-negative weight of each row [rows].
@@ -546,7 +546,7 @@ class LabelEstimator(Federated):
                 validation. Its metrics are computed after every round and drive early stopping.
             sample_weight_eval_set: list of weight arrays, one per pair in eval_set.
             verbose: if True, print the metrics after every round; if an integer n, after every n-th round and
-                the last.
+                after the last one.
         """
         rows = checked(self, X, y, sample_weight, numbers=self._numbers)
         follows = self._follows(rows)
@@ -676,7 +676,7 @@ class FederatedRanker(Federated):
             y: relevance of each row [rows], integers from 0 to 31 inclusive.
             group: sizes of consecutive groups of rows [groups]. Pass either group or qid.
             qid: group id of each row [rows].
-            sample_weight: weight of each group [groups], in the order of group or of increasing qid.
+            sample_weight: weight of each group [groups], in the order of `group`, or by increasing qid.
             eval_group: list of group arrays, one per pair in eval_set. Pass either eval_group or eval_qid.
             eval_qid: list of qid arrays, one per pair in eval_set.
         """
@@ -725,7 +725,8 @@ def _groups(rows: Rows, group: Any, qid: Any, group_name: str, qid_name: str) ->
 
 
 def _check_sites(rows: Rows, sites: Any) -> None:
-    """Raise ConfigError if a group's rows are at different sites, because these cannot rank them together."""
+    """Raise ConfigError if a group's rows are at different sites, because such rows cannot be ranked
+    together."""
     check_consistent_length(rows.label, sites)
     names = column_or_1d(sites)
     assert rows.group is not None

@@ -35,7 +35,7 @@ class Trained(Protocol):
 
     @property
     def terms(self) -> Terms:
-        """The terms of the model's training."""
+        """Terms under which the model was trained."""
 
 
 def shown_metrics(terms: Terms) -> tuple[str, ...]:
@@ -58,7 +58,8 @@ def unprotected(terms: Terms) -> Terms:
 @dataclass(frozen=True)
 class HeldOut:
     """Rows on which models are compared, prepared according to the terms. features: float32 [rows, features],
-    with bucket numbers in target-means columns; others: float32 [rows]. Labels that are ranges: [2, rows]."""
+    with bucket numbers in target-means columns; others: float32 [rows]. Labels are [2, rows] if they are
+    ranges."""
 
     features: Float32
     label: Float32
@@ -159,7 +160,7 @@ class Trial:
         return rest, np.sort(held)
 
     def cannot(self, error: Exception) -> None:
-        """Record the error because of which the site cannot train alone."""
+        """Record the error that prevents the site from training alone."""
         self._cannot = str(error)
 
     def score(
@@ -170,14 +171,14 @@ class Trial:
         names: tuple[str, ...],
         own_rows: HeldOut | None = None,
     ) -> None:
-        """Score the models of one split on the rows that it holds out.
+        """Score the models of one split on its held-out rows.
 
         Args:
             models: model name -> model; the same object may have several names.
             rows: the held-out rows.
             held: indices of these rows, int64.
             names: names of the metrics.
-            own_rows: the same rows as read by the site-alone model, if that model has fewer columns.
+            own_rows: the same rows, read with the site-alone model's columns, if that model has fewer.
         """
         self._seen[held] = True
         # A sample is a weighted sum of group sums. All models share the draws, which pairs their differences.

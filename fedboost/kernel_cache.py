@@ -1,10 +1,10 @@
 """Cache of compiled numba kernels: the folders in which they are looked up and stored.
 
 Guarantees: kernels are stored in FEDBOOST_CACHE or NUMBA_CACHE_DIR, if one of them is set. Otherwise they are
-stored in the first writable folder of these: the package's own, the user's cache folder, and a folder for
-this user in the system's temporary folder. If there is no usable folder or no space, kernels are still
-compiled, and one line on standard error reports the reason. A change to any kernel's source invalidates all
-stored kernels. If several processes need a kernel, one compiles it; the others wait and load it.
+stored in the first of these folders that is writable: the package's own, the user's cache folder, and a
+folder for this user in the system's temporary folder. If there is no usable folder or no space, kernels are
+still compiled, and one line on standard error reports the reason. A change to any kernel's source invalidates
+all stored kernels. If several processes need a kernel, one compiles it; the others wait and load it.
 Rejects: folders that other users can write to, because the cache contains code.
 Raises: ConfigError if a folder named by a variable is unsafe, or cannot be written and has no kernels.
 """
@@ -41,7 +41,7 @@ FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 _DAMAGED = (EOFError, UnpicklingError)
 MAX_WAIT_SECONDS = 60.0
 """Maximum time to wait while another process compiles a kernel. After that, this process also compiles the
-kernel, because the other process may hang."""
+kernel, because the other process may be stuck."""
 _PAUSE_SECONDS = 0.05
 
 
@@ -136,9 +136,9 @@ def _version() -> str:
 
 
 def _make(folder: Path) -> None:
-    """Create a folder and check that files can be created in it. Only this user can access the folder, but if
-    root creates it, all users can read it. Raises OSError if the folder cannot be used, or if other users can
-    write to it."""
+    """Create a folder and check that files can be created in it. Only this user can access the folder, except
+    that all users can read a folder created by root. Raises OSError if the folder cannot be used, or if other
+    users can write to it."""
     _check_link(folder.parent)
     mode = 0o755 if os.geteuid() == 0 else 0o700
     for path in (*reversed(folder.parents), folder):
@@ -197,8 +197,8 @@ def _check_link(place: Path) -> None:
 
 
 def _trusted() -> tuple[int, ...]:
-    """Return the user ids of this user and of root. In a user namespace, root has another id, which is the
-    owner of /."""
+    """Return the user ids of this user and of root. In a user namespace, root has another id, which is found
+    as the owner of /."""
     return os.geteuid(), 0, Path("/").stat().st_uid
 
 
@@ -349,6 +349,6 @@ def say_compiling(say: Callable[[str], None] | None = None) -> None:
 
 @cache
 def _say(reason: str) -> None:
-    """Print one line, once, on standard error that states why kernels cannot be stored."""
+    """Print once, as one line on standard error, why kernels cannot be stored."""
     line = f"fedboost: compiled kernels cannot be stored, so each command compiles them again: {reason}"
     print(printable(line), file=sys.stderr, flush=True)

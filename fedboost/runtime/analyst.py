@@ -1,8 +1,8 @@
 """The analyst's client: submits terms to an aggregator, follows the training and receives the model.
 
-Iterating over a `Training` yields one row as soon as each round ends. Afterwards, `Training.model` is the
-trained model. The session runs at the aggregator. If the connection is lost, the client reconnects and
-submits the same terms, which lead back to the same session.
+Iterating over a `Training` yields a row at the end of each round. Afterwards, `Training.model` is the trained
+model. The session runs at the aggregator. If the connection is lost, the client reconnects and submits the
+same terms, which lead back to the same session.
 Raises: SessionFailed with the aggregator's message if the session fails. ConfigError if no aggregator answers
 within `wait` seconds. PeerError if the model has different terms or an invalid signature.
 """
@@ -108,15 +108,15 @@ class Training:
         stopped."""
         self.absent: dict[str, datetime | None] = {}
         """Maps each party that is not connected, and for which the session waits, to the time when it was
-        last connected. The value is None if this aggregator has never seen the party."""
+        last connected. The value is None if the party has never connected to this aggregator."""
         self._earlier: dict[str, tuple[int, int]] = {}
         """Traffic counted by earlier processes of the aggregator."""
         self._totals: dict[int, int] = {}
         """Maps round -> total bytes at the end of that round, as counted by the aggregator's current
         process."""
         self.asked: datetime | None = None
-        """Time of the request that started the session. None unless it was an earlier request of this
-        analyst."""
+        """Time of the request that started the session, if it was an earlier request of this analyst;
+        otherwise None."""
         self._model: Model | PartyModel | None = None
         self._enough = False
         """True if the training must end after the current round."""
@@ -223,8 +223,8 @@ class Training:
         }
 
     def _signed_request(self) -> Request | None:
-        """Return a signed request for a session. Signs a new one, unless MAX_REQUESTS were signed already;
-        then returns the last one. Returns None if this analyst has no keys."""
+        """Return a signed request for a session. A new request is signed, unless MAX_REQUESTS have been
+        signed already; in that case, the last one is returned. Returns None if this analyst has no keys."""
         if (bundle := self._line.bundle) is None:
             return None
         if len(self._requests) < MAX_REQUESTS:

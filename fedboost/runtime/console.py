@@ -181,7 +181,7 @@ LIVE: dict[str, Callable[[AggregatorState], Document]] = {
     "/sites": pages.sites,
     "/sessions": pages.sessions,
 }
-"""Maps path -> view of each live page, i.e. each page that browsers reload continually."""
+"""Maps path of a live page (a page that browsers reload continually) -> its view."""
 DRAW_SECONDS = 0.5  # a live page is rendered once in this time, for all requests
 LISTS: dict[str, Callable[[AggregatorState], Any]] = {
     "/health": lambda state: Health(status="serving", version=state.status.version, since=state.status.since),

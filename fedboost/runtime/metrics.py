@@ -1,7 +1,7 @@
 """Prometheus metrics of a process, and the HTTP page that serves them.
 
 The metrics contain numbers and the names of parties and metrics, but nothing about rows. The page is served
-by threads of its own, at the single path /metrics, and never delays a session.
+by separate threads, at the single path /metrics, and never delays a session.
 """
 
 import socket

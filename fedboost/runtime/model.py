@@ -268,7 +268,7 @@ trees less compactly, and the terms in the file may contain a model, too."""
 
 def text_of(model: object, folder: Path = Path(), task: Task = TASKS["train"]) -> object:
     """Convert a `Model`, or the path of a model file, to the text that terms include. Other values are
-    returned unchanged. folder: start of a relative path; task: as for `read_file`."""
+    returned unchanged. folder: folder to which a relative path refers; task: as for `read_file`."""
     if isinstance(model, Model):
         bins = continuation.attached(model.summary, model.terms.evaluation, task, "the model")
         facts = model.attributes() if task.measures else {}
@@ -289,7 +289,8 @@ def read_file(path: Path, source: str, task: Task = TASKS["train"]) -> tuple[str
             and the bin edges of its reference distribution.
 
     Returns:
-        The model as text for the terms, and the terms of its training; None for XGBoost's own files.
+        The model as text for the terms, and the terms under which it was trained (None for XGBoost's own
+        files).
 
     Raises:
         ConfigError: the file cannot be read, is only a part of a model, or cannot be used for the task.
@@ -420,7 +421,7 @@ MAX_DEPENDENCE_ROWS = 10_000  # maximum rows for partial dependence; of more row
 
 
 UNKNOWN = {"trained": 0.0, "unknown": 1.0}
-"""Shares for the rows of a report: it is unknown whether the model was trained on them."""
+"""Shares for the rows of a report: it is unknown whether the model was trained on these rows."""
 
 
 def report_of(

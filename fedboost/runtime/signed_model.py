@@ -1,8 +1,8 @@
 """Models with the signatures of the parties that trained them: the file format, verification and model parts.
 
-The file is an XGBoost model with fedboost's metadata as attributes, and `from_bytes` reads it back without
-loss. The session and its signatures are in the same file, or in a separate file next to it, where `load`
-finds them.
+The file is an XGBoost model with fedboost's metadata as attributes, and `from_bytes` reads the file back
+without loss. The session and its signatures are in the same file, or in a separate file next to it, where
+`load` finds them.
 """
 
 import base64
@@ -119,7 +119,7 @@ class _Signed(BaseModel):
 
 @dataclass(frozen=True)
 class SignedSession:
-    """The session that trained a model; its fields are explained in `SignedModel`."""
+    """The session in which a model was trained. Its fields are explained in `SignedModel`."""
 
     attestations: Mapping[str, Attest]
     session: bytes
@@ -165,7 +165,7 @@ class SignedModel:
     """A trained model with its metadata and signatures.
 
     Attributes:
-        terms: the terms of its training.
+        terms: the terms under which the model was trained.
         rounds: the metrics of each round.
         attestations: maps party -> its signature over the session; empty if parties have no keys.
         session: digest of the session, which the signatures cover.
@@ -239,7 +239,7 @@ class SignedModel:
 
         A valid signature shows that the party took part in the session under these terms, including their
         protection, and that it received exactly these trees. A custom program may derive any trees from the
-        sums, so its signatures cover only the queries.
+        sums, so signatures under such a program cover only the queries.
 
         Args:
             roots: root certificates of the consortium, PEM.
@@ -310,7 +310,7 @@ class SignedModel:
 
     def _structure(self, party: str) -> bytes:
         """Return the digest of the constant and the trees as a party received them; b"" if the task does not
-        train."""
+        train a model."""
         if not self.terms.task.trains:
             return b""
         trees = self.booster.trees[self.booster.roots * self.terms.constant_rounds :]
@@ -364,8 +364,8 @@ class SignedModel:
 
     def save(self, path: Path | str, reproducible: bool = False) -> None:
         """Write the model to a file in XGBoost's JSON format. reproducible: write the session and its
-        signatures, which differ in every training, to a separate file next to it (`session_file`). Raises
-        ConfigError if a file cannot be written."""
+        signatures, which differ in every training, to a separate file next to the model (`session_file`).
+        Raises ConfigError if a file cannot be written."""
         path = Path(path)
         beside, session = session_file(path), self._session_attributes()
         if reproducible and session:
@@ -453,8 +453,8 @@ def read_session(path: Path) -> SignedSession | None:
 
 
 def _continues(booster: Booster, terms: Terms) -> bool:
-    """Return whether a model starts with the trees of the model in its terms, if its training continued
-    one."""
+    """Return whether a model starts with the trees of the model in its terms. True if the terms contain no
+    model."""
     first = terms.earlier
     if first is None:
         return True
@@ -522,7 +522,7 @@ def written(
     session: Ended | None = None,
 ) -> str:
     """Return a report about a model as an HTML page. rows: results on a table; verification: result of
-    verifying the signatures; session: the session that trained it, if known."""
+    verifying the signatures; session: the session in which the model was trained, if known."""
     trees = [_tree(model, number) for number in range(min(MAX_TREES, len(model.booster.trees)))]
     has_classes = model.terms.objective.loss.xgboost_equivalent.label_kind is LabelKind.CLASS
     classes = tuple(map(str, classes_of(model.terms))) if has_classes else ()
@@ -593,8 +593,8 @@ def request_of(terms: Terms, bundle: Bundle, wish: bytes = key_exchange.SESSION)
 
 
 def from_json(data: bytes) -> tuple[str, Request | None]:
-    """Parse a file with signed terms. Returns the text of the terms and the analyst's request, or None if
-    unsigned. Neither is verified. Raises ConfigError if the content is not signed terms."""
+    """Parse a file with signed terms. Returns the text of the terms and the analyst's request (None if the
+    terms are not signed). Neither is verified. Raises ConfigError if the content is not signed terms."""
     try:
         values = json.loads(data)
         text, given = values["terms"], values.get("request")
@@ -680,7 +680,7 @@ class PartyModel(SignedModel):
 
     @cached_property
     def id(self) -> str:
-        """Identifier of the complete model, in hex. All parts of a model have the same one."""
+        """Identifier of the complete model, in hex. All parts of a model have the same identifier."""
         holder = self.terms.vertical.label_holder
         assert holder is not None
         return model_id(self.name, self.terms, self._structure(holder))
@@ -849,9 +849,9 @@ def _whole(number: int, tree: Tree, by_party: Mapping[str, PartyModel], terms: T
 
 
 def terms_to_predict(model: PartyModel, rows: int, min_common_rows: int | None = None) -> Terms:
-    """Return the terms of a session that predicts with a model: the terms of its training, with
-    `min_common_rows` replaced if it is passed. If a party is lost, such a session ends, and the label holder
-    must start another one. rows: number of rows to predict or, if ids may repeat, number of ids."""
+    """Return the terms of a session that predicts with a model: the terms under which the model was trained,
+    with `min_common_rows` replaced if it is passed. If a party is lost, such a session ends, and the label
+    holder must start another one. rows: number of rows to predict or, if ids may repeat, number of ids."""
     fewest = model.terms.vertical.min_common_rows if min_common_rows is None else min_common_rows
     return model.terms.changed(
         predict_with=model.id, predict_rows=rows, min_common_rows=fewest, on_loss="stop"

@@ -505,8 +505,9 @@ def evaluate(
     Args:
         model: a model, or the path of a file from fedboost or XGBoost.
         shards, seed, nthread, site: as for `simulate`.
-        terms: terms with the columns and parties; required for XGBoost's own files. Without terms, each table
-            is a party. If there are only a few parties, `plain` may be the only protection that allows them.
+        terms: terms that define the columns and parties; required for XGBoost's own files. Without terms,
+            each table is a party. If there are only a few parties, `plain` may be the only protection that
+            allows them.
         by: categorical features. Results are also reported for each of their levels.
         by_site: also split results by site.
         threshold: probability above which a row is predicted positive.
@@ -533,8 +534,8 @@ def tune(
     nthread: int = 1,
     site: str | None = None,
 ) -> Tuning:
-    """Train candidate settings in parallel in this process. Candidates that do worst on the validation rows
-    are dropped.
+    """Train models with candidate settings in parallel in this process. Candidates that do worst on the
+    validation rows are dropped.
 
     Over the network, use `fedboost tune` or `connect(...).tune(terms)`.
 

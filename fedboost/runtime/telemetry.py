@@ -187,8 +187,8 @@ class Meter:
     def __init__(
         self, parties: Iterable[str], moved: Callable[..., object] = lambda party, received, sent: None
     ) -> None:
-        """Start to measure. parties: names of the parties; moved: called with the keywords `party`,
-        `received` (bytes received from this party) and `sent` (bytes sent to it)."""
+        """Start measuring. parties: names of the parties; moved: called with the keywords `party`, `received`
+        (bytes received from this party) and `sent` (bytes sent to it)."""
         self._moved = moved
         self.traffic: dict[str, tuple[int, int]] = dict.fromkeys(parties, (0, 0))
         self.history: list[Row] = []

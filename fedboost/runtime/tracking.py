@@ -1,6 +1,6 @@
 """Logging of a training as an MLflow run (requires the extra mlflow).
 
-Only data that the analyst has anyway is logged: settings of the terms, published metrics and the model file.
+Only data that the analyst already has is logged: settings of the terms, published metrics and the model file.
 It is sent only to the tracking server. If the server fails, the training continues. Messages never contain
 passwords from the server's address.
 """
@@ -51,7 +51,7 @@ class MLflowCallback:
     id of the run.
 
     Args:
-        terms: terms of the training, logged as parameters.
+        terms: terms under which the model is trained, logged as parameters.
         tracking_uri: address of the server (default: MLFLOW_TRACKING_URI).
         experiment_name: name of the experiment (default: MLFLOW_EXPERIMENT_NAME, or else Default).
         run_name: name of the run (default: chosen by MLflow).
@@ -157,7 +157,7 @@ class MLflowCallback:
 
 
 def without_access(text: str) -> str:
-    """Return a text in which user names, passwords and query strings are removed from all URLs."""
+    """Return a text with user names, passwords and query strings removed from all URLs."""
     return re.sub(r"(://[^\s?]*)\?[^\s)'\"]*", r"\1?...", re.sub("://.*@", "://***@", text))
 
 

@@ -97,8 +97,8 @@ def _away(seen: int) -> str:
 
 
 def status(facts: Status) -> Document:
-    """Return the document with the connected members, the sessions, and the parties that each session waits
-    for."""
+    """Return a document that shows the connected members, the sessions, and the parties that each session
+    waits for."""
     listed = ("Sites", sites_of(facts)), ("Analysts", analysts_of(facts))
     runs = [each for each in facts.sessions if each.state is SessionState.RUNNING]
     words = [_running(each, task_of(each.program).name, each.done) for each in runs] or [IDLE]
@@ -468,9 +468,9 @@ _SIGNED: Object = {
 
 
 class Operation(NamedTuple):
-    """An operation of the API. answer: description of the response; content: its type, its schema, or its
-    media type if it is text; refused: HTTP codes of the errors that it can return, besides 401, 403 and
-    429."""
+    """An operation of the API. answer: description of the response; content: type or schema of the response,
+    or its media type if it is text; refused: HTTP codes of the errors that it can return, besides 401, 403
+    and 429."""
 
     summary: str
     answer: str

@@ -53,11 +53,11 @@ QUERIES: dict[str, str] = {
     OPENINGS: "blinded sums, decrypted for other parties",
     THRESHOLDS: "thresholds of this site's own splits",
 }
-"""Maps query -> description of the content of its answer."""
+"""Maps name of a query -> description of what the answer contains."""
 
 
 OF_ONE_SITE = frozenset({BY_PARTY, EVALUATION_BY_PARTY})
-"""Queries for metrics over only this site's rows, which the aggregator sees under any protection."""
+"""Queries for metrics over only this site's rows. The aggregator sees these metrics under any protection."""
 
 
 def queries_of(name: str) -> list[str]:
@@ -140,7 +140,7 @@ NOT_HIDDEN = "the aggregator sees each party's own counts, histograms and metric
 """Warning about a protection that hides nothing, if each party has all columns."""
 
 PREDICTION_SEEN = "relays messages that it cannot read, and learns the number of rows"
-"""What the aggregator of a prediction does and learns, under any protection."""
+"""What the aggregator of a prediction session does and learns, under any protection."""
 
 PLACEMENTS = {
     "distributed": "; each site added a share of it",
@@ -193,7 +193,7 @@ def _of_other_tasks(
 ) -> list[Entry]:
     """Return lines that say what a session does with the rows, and who learns what from it. participants:
     lines about the parties, from `_participants`; origin: origin of the model that the session evaluates, if
-    a site examined it."""
+    a site has examined the model."""
     does, given = {"describe": _description, "evaluate": _evaluation, "drift": _drift}[terms.task.name](terms)
     return [
         *does,
@@ -317,7 +317,8 @@ def columns_of(terms: Terms) -> tuple[str, ...]:
 
 def summary(terms: Terms, analysts: Sequence[str] = (), origin: ModelOrigin | None = None) -> str:
     """Return the complete terms in plain words, for a person who decides on them. analysts: analysts who may
-    use the terms, if known; origin: origin of the model that the session evaluates, if a site examined it."""
+    use the terms, if known; origin: origin of the model that the session evaluates, if a site has examined
+    the model."""
     lines = (line for _, group in groups(terms, analysts, None, origin) for line in group)
     return "\n".join(entry(key, plain(line)) for key, line in (("terms", terms.digest), *lines))
 
@@ -335,7 +336,7 @@ def groups(
         terms: the terms to describe.
         analysts: analysts who may use the terms, if known.
         counts: row counts of the site, shown next to the categories, if known.
-        origin: origin of the model that the session evaluates, if a site examined it.
+        origin: origin of the model that the session evaluates, if a site has examined the model.
     """
     columns = [*_columns(terms), *_categories(terms, counts)]
     if not terms.task.by_analyst:
@@ -552,7 +553,7 @@ _ROLES = {
     "row id": ("row_id", ": the id by which rows are {ids}"),
     "validation": ("validation", ": 1 marks rows for metrics only"),
 }
-"""Columns other than label and features: key of the line -> (role, description)."""
+"""Columns other than the label and the features: key of the line -> (role, description)."""
 
 
 def _columns(terms: Terms) -> list[Entry]:
@@ -678,7 +679,7 @@ MAX_LEVELS_SHOWN = 5
 
 
 def approval(view: ApprovalView) -> Document:
-    """Return the document from which a person at a site decides on terms."""
+    """Return the document that a person at a site reads to decide on terms."""
     blocks: list[Block] = [_verdict(view)]
     if view.rules:
         blocks.append(Entries([line for rule in view.rules for line in _rule(rule)]))

@@ -40,7 +40,7 @@ from fedboost.views.words import capital
 MAX_OPEN = 20
 """Maximum number of rows of an unfolded table."""
 MAX_NARROW = 3
-"""Number of table columns that fit any screen. A wider table can be scrolled, also with the keyboard."""
+"""Number of table columns that fit any screen. A wider table can be scrolled, including with the keyboard."""
 
 
 def inline(line: Line) -> Markup:
@@ -179,7 +179,7 @@ def _page(
     head: Iterable[str], name: str, bar: Iterable[str], contents: str, main: Iterable[str], foot: str
 ) -> str:
     """Return a page. name: name of the product and the component, shown in the bar at the top; contents:
-    table of contents below it."""
+    table of contents below the bar."""
     product, _, part = name.partition(" ")
     brand = element("p", element("span", product), f" {part}", class_="brand")
     metas = '<meta charset="utf-8">', '<meta name="viewport" content="width=device-width, initial-scale=1">'

@@ -64,7 +64,7 @@ KINDS: dict[Kind, tuple[State, str, str]] = {
 
 
 def audit(result: Audit, in_full: bool = False) -> Document:
-    """Return the document of an audit. in_full: True to list all sessions, and to show each in full if there
+    """Return an audit as a document. in_full: True to list all sessions, and to show each in full if there
     are few or if one was requested."""
     if not result.entries:
         return Document(
@@ -204,7 +204,7 @@ def _end_of_log(result: Audit) -> Iterator[Block]:
 
 
 def session(each: Session) -> Document:
-    """Return the document of one session, which lists each of its answers."""
+    """Return one session as a document that lists each of its answers."""
     lead = f"{moment(each.begin)} to {moment(each.end)} UTC"
     return Document(_title(each), lead, [*_session(each, listed=True)])
 
@@ -400,7 +400,8 @@ def _sums(words: str, releases: Sequence[Released], allowed: str = "") -> Sequen
 
 
 def _releases(session: Session) -> Iterator[Block]:
-    """Yield a table of all answers, with the first digits of the hashes of the question and the position."""
+    """Yield a table of all answers, with the first digits of two hashes: the question's and the
+    position's."""
     again = {id(answer) for answer, _ in session.again}
     rows = []
     for release in session.releases:

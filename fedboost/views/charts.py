@@ -22,7 +22,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 22, 12, 46
 _LEGEND, _MARK = 20, 26
 """Height of a line of the legend, and width of the sample line before a name, in pixels."""
 _NAMES = 156
-"""Width of the names of bars, in pixels."""
+"""Width of the space for the names of bars, in pixels."""
 _MAX_NAME, _MAX_SERIES_NAME = 18, 24
 MAX_SERIES = 8
 """Maximum number of lines in a chart: more could not be distinguished."""
@@ -63,7 +63,7 @@ def _drawn(series: Series) -> Places:
 
 @dataclass(frozen=True)
 class _Axis:
-    """An axis, which maps values from `low` to `high` to pixels from `start` to `end`."""
+    """An axis that maps values from `low` to `high` to pixels from `start` to `end`."""
 
     low: float
     high: float

@@ -205,7 +205,8 @@ def _how(result: Comparison) -> Iterator[Block]:
 
 
 def digits_of(value: float) -> int:
-    """Return the number of decimals for figures of this magnitude: four, or as many as show four digits."""
+    """Return the number of decimals for figures of this magnitude: four, or as many as are needed to show
+    four significant digits."""
     exponent = math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
     return 4 if -3 < exponent < 3 else min(max(3 - exponent, 0), 8)
 

@@ -488,7 +488,7 @@ def _traffic(end: TrainingEnd) -> Table:
 
 def _who(end: TrainingEnd) -> Iterator[tuple[str, Line]]:
     """Yield lines with the protection and signers, absent parties and, if each party keeps a part of the
-    model, its share of the gain."""
+    model, the party's share of the gain."""
     yield "protection", signatures(end.outline)
     yield from (("", text) for text in absences(end.outline))
     if end.outline.shares:
@@ -675,8 +675,8 @@ def _workers(result: Workers) -> Section:
 
 
 def importances(booster: Booster, terms: Terms, by_feature: Mapping[str, Sequence[float]]) -> Document:
-    """Return the document with feature importance, and a warning if noise makes it meaningless. by_feature:
-    maps feature -> its value of each measure in IMPORTANCES, highest gain first."""
+    """Return a document that shows feature importance, and a warning if noise makes it meaningless.
+    by_feature: maps feature -> its value of each measure in IMPORTANCES, highest gain first."""
     drawn = terms.noise is not None and terms.noise.method != "hist"
     worthless = (
         "Trained with noise: splits are drawn at random, so these figures do not show which features "

@@ -50,7 +50,7 @@ from fedboost.views.words import amount, capital, counted, delimited, listed
 
 
 SHOWN_WITHIN = 0.0005
-"""Minimum uncertainty of a figure that is shown next to it."""
+"""The uncertainty of a figure is shown if it is at least this large."""
 MAX_BINS = 10
 """Approximate number of bins of predicted probability. Each has about the same number of rows."""
 MAX_CLASSES = 12
@@ -693,7 +693,7 @@ VIEWS: dict[str, Callable[[Any], Document]] = {
 
 
 def document(result: Result) -> Document:
-    """Return the document of a result, whatever its task."""
+    """Return a result of any task as a document."""
     return VIEWS[result.task](result)
 
 

@@ -27,7 +27,7 @@ from fedboost.views.words import counted, duration, one_line, size
 
 
 def result_document(result: Result, title: str, lead: str, blocks: Sequence[Block]) -> Document:
-    """Return the document of a result: its own blocks, then the folded sections that every session has."""
+    """Return a result as a document: its own blocks, then the folded sections that every session has."""
     session, terms = result.session, result.session.terms
     signed = [
         (party, part_of(terms, party), "its answers" if party in session.signed_by else "nothing")
@@ -183,7 +183,7 @@ def card_blocks(report: PrivacyCard) -> Sequence[Block]:
 
 
 def plan(result: Plan) -> Document:
-    """Return the document of a plan: what the terms would release, and how noise would affect the model."""
+    """Return a plan as a document: what the terms would release, and how noise would affect the model."""
     report = result.card
     parties = counted(len(report.roster), "party", "parties")
     releases = [

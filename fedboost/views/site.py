@@ -1,4 +1,5 @@
-"""Web pages of a site, for the person who decides for it: overview, requests, audit log, budget and policy.
+"""Web pages of a site, for the person who decides on its behalf: overview, requests, audit log, budget and
+policy.
 
 Guarantees: a page has no script, and loads only its style sheet and icon, from its own origin. Content from
 outside is text, never markup. What an approval would allow is shown in full above the button.

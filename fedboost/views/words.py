@@ -39,12 +39,12 @@ def one_line(text: str) -> str:
 
 
 def shown(text: str) -> str:
-    """Return a name from outside for a log message: shortened, and with control characters as escapes."""
+    """Format a name from outside for a log message: shortened, and with control characters as escapes."""
     return quoted(text, MAX_SHOWN_LENGTH)
 
 
 def all_shown(names: Iterable[str]) -> str:
-    """Return names from outside for a log message, separated by commas, each shortened."""
+    """Format names from outside for a log message, separated by commas, each shortened."""
     return ", ".join(map(shown, names))
 
 

@@ -1,5 +1,5 @@
-"""Handles the calls of analysts to an aggregator: requests for sessions, waiting for parties, streams of
-events, and preflight checks.
+"""Handles analysts' calls to an aggregator: requests for sessions, waiting for parties, streams of events,
+and preflight checks.
 
 If an analyst calls again with the same terms, the call follows the session that the earlier request started.
 """
@@ -60,14 +60,14 @@ from fedboost.wire.messages import (
 
 
 SMALL = 1 << 16
-"""Maximum number of bytes of a small text, which can be parsed in a few milliseconds: terms with a thousand
-columns."""
+"""Maximum size of a small text in bytes. Such a text, e.g. terms with a thousand columns, can be parsed in a
+few milliseconds."""
 
 T = TypeVar("T")
 
 
 class Reader:
-    """Parses the texts that callers send. One thread parses small texts and another one parses large texts,
+    """Parses the texts that callers send. One thread parses small texts and another thread parses large ones,
     so that a small text never waits for a large one."""
 
     def __init__(self) -> None:

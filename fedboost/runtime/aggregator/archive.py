@@ -111,7 +111,7 @@ class Archive:
         return next((facts for facts in self.ended if facts.name == name), None)
 
     def model(self, name: str) -> bytes | None:
-        """Return the content of a session's model file, or None if it is not kept. Reads from disk."""
+        """Return the content of a session's model file, or None if the file is not kept. Reads from disk."""
         try:
             with self.model_file(name) or BytesIO() as opened:
                 return opened.read() or None
@@ -119,7 +119,7 @@ class Archive:
             return None
 
     def model_file(self, name: str) -> BinaryIO | None:
-        """Open the model file of a session, for reading in chunks. Returns None if it is not kept."""
+        """Open the model file of a session, for reading in chunks. Returns None if the file is not kept."""
         if self.find(name) is None:
             return None
         model = self._models.get(name)
@@ -232,7 +232,7 @@ NOT_BEGUN = "a submitted session cannot start"
 
 class Submissions:
     """Sessions submitted as a file of signed terms, from submission until they are over. state: the
-    aggregator's state folder, or None if they do not survive this process."""
+    aggregator's state folder, or None if submissions are lost when this process ends."""
 
     def __init__(self, analysts: Analysts, archive: Archive, state: Path | None, log: Any) -> None:
         self._analysts = analysts
@@ -384,9 +384,9 @@ class Submissions:
             )
 
     def _signer(self, request: Request | None) -> tuple[str, str]:
-        """Return the name of the analyst whose certificate is in a request, and the analyst's name and key as
-        used in sessions. Both are "" if the aggregator runs without keys. Raises FedboostError if the
-        certificate is invalid."""
+        """Return the name of the analyst whose certificate is in a request, and the name and key by which
+        `Sessions` identifies the analyst. Both are "" if the aggregator runs without keys. Raises
+        FedboostError if the certificate is invalid."""
         trust = self._sessions.trust
         if trust is None or request is None:
             return "", ""
@@ -394,8 +394,8 @@ class Submissions:
         return signer.name, f"{signer.name}#{key_fingerprint(signer.public_key)}"
 
     async def _run(self, asked: "_Asked", since: float) -> None:
-        """Start a session when possible, and wait for its end. When it has been written to disk, the copy in
-        memory for the analyst is dropped."""
+        """Start a session when possible, and wait for its end. Once the session has been written to disk, the
+        copy kept in memory for the analyst is dropped."""
         terms, program, analyst, request = asked
         left = min(max(since + WAIT_SECONDS - time.time(), 0.0), WAIT_SECONDS)
         try:

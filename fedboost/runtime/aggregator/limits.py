@@ -1,5 +1,5 @@
-"""Limits the aggregator's resources that one peer, or all peers together, can use. It also closes idle
-connections and logs refused callers.
+"""Limits how much of the aggregator's resources one peer, or all peers together, can use. The module also
+closes idle connections and logs refused callers.
 
 Guarantees: whatever a peer does, the amount of data stored for this peer is bounded by a constant in this
 module. Only the peer that exceeds a limit is refused, and the log has one event per flood. Except for the
@@ -31,17 +31,17 @@ CALLS_AT_ONCE = 8
 while its previous connection ends. An analyst needs one per waiting training run. A probe of the health
 service needs one."""
 CALLS_PER_SECOND, CALLS_SAVED = 10.0, 50.0
-"""Maximum number of calls of a peer: per second, and in a burst after a quiet time. A party that lost its
-aggregator calls once per second. A script that submits tiny training runs one after another stays below
-ten."""
+"""Maximum number of calls of a peer: per second, and in a burst after a quiet time. A party that has lost its
+connection calls once per second. A script that submits tiny training runs one after another stays below ten
+calls per second."""
 BYTES_PER_CALL = 100_000
 """Bytes of terms that count as one more call. Parsing four megabytes of terms takes half a second."""
 UNWANTED_PER_SECOND, UNWANTED_SAVED = 10.0, 100.0
-"""Maximum number of messages from a party that are not awaited, e.g. `Leave` after the end of a session: per
-second, and in a burst."""
+"""Maximum number of messages from a party that the aggregator is not waiting for, e.g. `Leave` after the end
+of a session: per second, and in a burst."""
 LAST_WORDS = MAX_CELLS // CHUNK_CELLS
-"""Number of unawaited messages that are allowed after each awaited message. When a session fails, the rest of
-the current report still arrives, and this is the number of parts of the largest report."""
+"""Number of unawaited messages that are allowed after each awaited message: the number of parts of the
+largest report. When a session fails, the rest of the current report still arrives."""
 SHARING_AN_ADDRESS = 64
 """Factor by which a peer's limits are multiplied if the aggregator runs without keys. All parties and
 analysts on one machine then count as one peer."""

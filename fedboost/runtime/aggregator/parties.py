@@ -1,5 +1,5 @@
-"""The parties of an aggregator: admission of calls, the list of connected parties, and the messages that are
-on their way to these parties."""
+"""The parties of an aggregator: admission of calls, the list of connected parties, and the messages queued
+for these parties."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ from fedboost.wire.messages import encode_to_party
 
 FILE = "seen.json"
 MAX_NAMES = 4096
-"""Maximum number of names that are kept. Beyond it, the party seen longest ago is forgotten."""
+"""Maximum number of names that are kept. Beyond that, the party connected least recently is forgotten."""
 WRITE_SECONDS = 2.0
 """Minimum number of seconds between two writes of the file."""
 
@@ -360,7 +360,7 @@ class Admission:
 
 
 async def refuse(context: Any, error: FedboostError) -> NoReturn:
-    """End a call with an error, whose text is shortened to fit gRPC's trailers. Never returns."""
+    """End a call with an error. The error's text is shortened to fit gRPC's trailers. Never returns."""
     details = quoted(str(error), channel.MAX_DETAILS_LENGTH)
     await context.abort(channel.status_of(error), details, ((channel.CAUSE_KEY, error.code),))
     raise AssertionError("abort raises")
@@ -374,8 +374,8 @@ MAX_VERSION_LENGTH = 20
 
 
 def check_version(context: Any, who: str) -> None:
-    """Raise ConfigError unless the caller uses the same version of the wire format. `who` names the caller in
-    the message."""
+    """Raise ConfigError unless the caller uses this process's version of the wire format. `who` names the
+    caller in the message."""
     version = dict(context.invocation_metadata() or ()).get(channel.VERSION_KEY)
     if version != str(WIRE_VERSION):
         raise ConfigError(
@@ -399,7 +399,7 @@ def check_signed(
 
     Args:
         trust: the consortium's roots, or None if the aggregator runs without keys.
-        terms: the terms, or their text, to check the signature before the text is parsed.
+        terms: the terms; or their text, if the signature is checked before the text is parsed.
         request: the signature.
         analyst: name of the calling analyst.
         wish: the purpose, such as a session or a preflight check.

@@ -18,7 +18,7 @@ OF_TASKS: dict[str, Program] = {
     **tasks.PROGRAMS,
     "predict": initialisation.predict,
 }
-"""Task -> its built-in program. Training with differential privacy uses another one."""
+"""Task -> its built-in program. Training with differential privacy uses a different program."""
 
 
 def program_of(terms: Terms, allowed: Iterable[str]) -> Program:

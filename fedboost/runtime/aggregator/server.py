@@ -1,8 +1,8 @@
 """The aggregator's gRPC server: parties connect and wait, analysts submit terms, and one session runs at a
 time.
 
-Guarantees: the aggregator never dials out; parties connect to it. A connection that violates the protocol is
-closed and logged, and the process continues. A lost party is reported to the session at once.
+Guarantees: the aggregator never opens a connection; parties connect to it. A connection that violates the
+protocol is closed and logged, and the process continues. A lost party is reported to the session at once.
 
 Rejects: callers without a certificate of the consortium or with the wrong role, parties whose name is already
 connected, terms without parties or with an unknown program, and everything that exceeds a limit in

@@ -1,14 +1,14 @@
 """The sessions of an aggregator, and the journal of each session: a file from which it is resumed after a
 crash.
 
-Guarantees: `Journal.append` returns only after its record is on disk, and `Journal.sync` after all collected
-records are, with a single wait for the disk. If the process dies, at most the record being written is lost. A
-journal without a complete first record is deleted.
+Guarantees: `Journal.append` returns only after its record is on disk, and `Journal.sync` only after all
+collected records are on disk, with a single wait. If the process dies, at most the record being written is
+lost. A journal without a complete first record is deleted.
 
 Raises:
     ConfigError: a journal has another format or version or was altered (the message names the file), or
         another process uses the same folder.
-    DurabilityError: a write failed. Nothing that depends on the record may happen then.
+    DurabilityError: a write failed. The caller must then not do anything that depends on the record.
 
 A journal starts with a line that contains its version. Each record has its length (four bytes) and its CRC-32
 (four bytes), both big-endian, followed by the record as encoded by `protocol.run`.
@@ -246,7 +246,7 @@ class Pace:
     """Time of the last answer of another party."""
 
     def look(self, awaited: tuple[str, ...], now: float) -> bool:
-        """Update which parties the session waits for at time `now`. Returns True if the set of slow parties
+        """Record which parties the session waits for at time `now`. Returns True if the set of slow parties
         changed."""
         if awaited != self._awaited:
             self._awaited, self._since = awaited, now
@@ -393,7 +393,7 @@ class ActiveSession:
         return awaited and (party in self._joined or isinstance(message, Join))
 
     def fail(self, reason: str) -> None:
-        """End the session for a reason that no party caused, and notify the parties."""
+        """End the session for a reason not caused by a party, and notify the parties."""
         self._send([(party, SessionEnded(reason)) for party in self.terms.parties])
         self._end(Failed(reason))
 
@@ -664,7 +664,7 @@ class Sessions:
             self.unfinished.remove(session)
 
     def delivered(self, analyst: str, digest: str) -> None:
-        """Drop a finished session after its analyst has learned the outcome."""
+        """Drop a finished session after its analyst has received the outcome."""
         self.finished.pop((analyst, digest), None)
 
     def program(self, terms: Terms) -> Program:

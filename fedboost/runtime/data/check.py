@@ -154,7 +154,7 @@ class Counts:
 
     def match(self, pattern: str, most: int | None = None) -> "np.ndarray":
         """Test which texts match a regular expression. Whitespace around a text is ignored. most: test only
-        this many texts, from the first. Returns bool [texts]."""
+        this many texts, starting with the first. Returns bool [texts]."""
         trimmed = compute.utf8_trim_whitespace(self.texts[:most])
         return np.asarray(compute.match_substring_regex(trimmed, pattern))
 
@@ -450,7 +450,7 @@ def _coded(
 
 
 def evenly(size: int, most: int) -> Int64:
-    """Return evenly spaced indices from 0 to `size - 1` (inclusive), int64. most: their maximum number."""
+    """Return at most `most` evenly spaced indices from 0 to `size - 1` (inclusive), int64."""
     return np.linspace(0, size - 1, min(size, most)).astype(np.int64)
 
 
@@ -536,7 +536,7 @@ SAMPLE_ROWS = 50_000
 _FIRST_ROWS = 20
 MAX_CLASSES = 100  # maximum number of classes for which label leakage is measured
 _NO_FEATURES = {"date", "identifier", "categories", "empty", "constant", "infinite"}
-"""Kinds of findings that exclude a column from the features. Its label leakage is not measured."""
+"""Kinds of findings that exclude a column from the features. Label leakage is not measured for it."""
 
 
 def oddities(
@@ -767,7 +767,7 @@ def of_offer(table: "pa.Table", left_out: Mapping[str, str], aside: Sequence[str
 
 
 def _with_left_out(odd: Iterable[Oddity], left_out: Mapping[str, str]) -> list[Oddity]:
-    """Mark findings that explain why a column was left out, and add one for each column that has none."""
+    """Mark findings that explain why a column was left out, and add one for each unexplained column."""
     out = [replace(oddity, left_out=oddity.kind in _TOLD and oddity.column in left_out) for oddity in odd]
     told = {oddity.column for oddity in out if oddity.left_out}
     out += [
@@ -886,7 +886,7 @@ def alike_sites(names: Iterable[str]) -> list[Oddity]:
 
 def _rows(table: Table, most: int, names: Collection[str] | None = None) -> "pa.Table":
     """Return the rows to check: all rows of a table in memory, or the first row groups of a table in a file.
-    most: approximate maximum of rows from a file; names: columns to read (default: all)."""
+    most: approximate maximum number of rows from a file; names: columns to read (default: all)."""
     if not isinstance(table, ParquetTable):
         return dense_of(table)
     groups = max(int(np.searchsorted(table.ends, most, side="right")) - 1, 1)

@@ -167,7 +167,7 @@ def with_query(
         query: the query, or None.
         query_file: file that contains the query, or None.
         key: option or key with which users specify the query: `--query`, or `query` in a file.
-        where: name of that file, as a prefix for error messages, or "" for a command option.
+        where: name of the file with this key, as a prefix for error messages, or "" for a command option.
 
     Raises:
         ConfigError: not exactly one of `query` and `query_file` is given, or the query is invalid.
@@ -254,8 +254,8 @@ def check_query(query: str, source: object) -> str:
 
 
 def _check_password(rest: str) -> None:
-    """Raise ConfigError if the password contains a character that a parser of the URI would read as its
-    end."""
+    """Raise ConfigError if the password contains a character that a parser of the URI would read as the end
+    of the password."""
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     beyond = rest[len(authority) :].partition("?")[0]
     if authority.count("@") > 1 or "@" in beyond or "#" in rest:

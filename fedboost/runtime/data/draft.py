@@ -205,7 +205,7 @@ def _shared_out(
 
 
 def _named_in(table: "pa.Table", column: str, what: str) -> tuple[Int64, tuple[str, ...]]:
-    """Return the index of each row's text, int64 [rows], and the distinct texts of a column. Raises
+    """Return each row's index into the distinct texts of a column, int64 [rows], and these texts. Raises
     ConfigError if a row has no text. what: what the texts name, for the message."""
     codes, names = texts(column_of(table, column), column)
     if (codes < 0).any():

@@ -258,7 +258,7 @@ def _shard(table: "Table", terms: Terms, schema: Schema, site: str, ranges: Rang
 
 def _readers(terms: Terms, schema: Schema) -> Iterator[tuple[str, Reader]]:
     """Yield the name of each feature and the function that reads it. Columns of target means are read as hash
-    buckets if the task trains, otherwise as the means stored in the model."""
+    buckets if the task trains a model, otherwise as the means stored in the model."""
     for name in schema.numeric:
         yield name, partial(finite, name=name)
     for name, buckets in schema.target_means.items():

@@ -325,8 +325,8 @@ Names = Mapping[str, str]  # name in the terms -> name in the table
 def renamed(table: Table, columns: Names, levels: Mapping[str, Names]) -> "pa.Table | ParquetTable":
     """Return the columns named in `columns` under the names that the terms use for them.
 
-    Levels (the values of a categorical column) are renamed, too. A level without a name in the terms is
-    marked as such, so that it is never mistaken for another.
+    Levels (the values of a categorical column) are also renamed. A level without a name in the terms is
+    marked as such, so that it is never mistaken for another level.
 
     Args:
         columns: column name in the terms -> column name in the table.

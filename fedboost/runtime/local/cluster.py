@@ -136,7 +136,7 @@ class LocalCluster:
         self.address = json.loads(line)["address"]
 
     def start_party(self, name: str) -> None:
-        """Start a party without waiting until it is connected, which takes about a second."""
+        """Start a party without waiting for it to connect. Connecting takes about a second."""
         stem = self._stems[name]
         table = self._tables[name]
         values: dict[str, object] = {

@@ -106,14 +106,15 @@ MESSAGE_BYTES = 120  # bytes of a report without its cells
 MIN_ROWS_A_PARTY = 20
 SAMPLED_PARTIES = 100  # with more parties, each seals a smaller sample
 FEWER = 4
-"""The first trees are grown on one row in this many of a sample. The difference in time gives the cost per
+"""The first trees are grown on one in this many rows of a sample. The difference in time gives the cost per
 row."""
 ALONE: dict[str, object] = {
     **{"protection": "plain", "parties": [], "keyholder": None, "keyholder_rows": True},
     **{"on_loss": "wait", "quorum": None, "early_stopping_rounds": None, "party_metrics": False},
     "program": "boosting",
 }
-"""Settings that grow the same trees in one process, without protection and without disconnections."""
+"""Settings with which the same trees are grown in one process, without protection and without
+disconnections."""
 SESSION = bytes(32)
 
 
@@ -218,7 +219,7 @@ def grow(terms: Terms, table: Any, parties: int, whole: bool, shares_turns: bool
 
 
 def _fewer(table: Any, names: list[str], terms: Terms) -> Any:
-    """Split a sample of one row in `FEWER` among the parties, to measure the cost of a row."""
+    """Split one in `FEWER` rows of a sample among the parties, to measure the cost per row."""
     weights = [1.0] * len(names) + [(FEWER - 1.0) * len(names)]
     shards = split_by_weights(table, [*names, "others"], weights, 0, terms.columns.group)
     return {name: shards[name] for name in names}
@@ -285,7 +286,7 @@ def _ends(
 class Costs:
     """Cost of training without protection, scaled to all rows. asked: how often each query occurs in the
     training run, and the layout of its answer; in_turn: seconds per round, summed over all parties and the
-    aggregator; start: seconds before the first round; cells, turns: mean number per round; bits: mean number
+    aggregator; start: seconds before the first round; cells, turns: mean numbers per round; bits: mean number
     of bits per cell."""
 
     rows: int
@@ -408,7 +409,8 @@ BY_ONE_PARTY: dict[str, object] = {
     "label_epsilon": None,
     **{"id_form": None, "early_stopping_rounds": None},
 }
-"""Settings that grow the same trees without encryption, on rows that all parties have in the same order."""
+"""Settings with which the same trees are grown without encryption, on rows that all parties have in the same
+order."""
 
 
 class _Counts:
@@ -443,8 +445,8 @@ class _Aligned:
 
 
 def _aligned(terms: Terms, rows: int) -> _Aligned:
-    """Measure the cost of matching rows by id if all ids are common to all parties. Each party multiplies the
-    list of points of every party once."""
+    """Measure the cost of matching rows by id if all ids are common to all parties. Each party multiplies
+    every party's list of points once."""
     if not terms.vertical.aligns:
         return _Aligned()
     ids = [str(row).encode() for row in range(SAMPLE_IDS)]
@@ -521,7 +523,7 @@ def _plain(
 class _Reports:
     """Mean numbers per round under encryption. turns: turns whose sums are opened; cells: cells in answers;
     ciphertexts, products: feature holder -> ciphertexts that it reports, and products that it computes for
-    them."""
+    these ciphertexts."""
 
     trees: float
     turns: float
@@ -668,8 +670,8 @@ SAMPLE_CELLS = 1 << 20
 
 
 def of_workers(costs: Costs, terms: Terms, parties: int, workers: int) -> Workers:
-    """Return the estimate for a site whose rows are on several workers. It assumes that the site holds an
-    equal share of all rows, and that training uses no votes. workers: number of workers."""
+    """Return the estimate for a site whose rows are on several workers. The estimate assumes that the site
+    holds an equal share of all rows, and that training uses no votes. workers: number of workers."""
     own = math.ceil(math.ceil(costs.rows / parties) / workers)
     features = len(terms.columns.features)
     pack, add = _seconds_a_cell(costs.bits)
@@ -758,7 +760,7 @@ def over_link(layout: str, own: Estimate, rounds: int, link: Link) -> Layout:
 
 def in_one_place(terms: Terms, plain: Estimate, link: Link) -> Layout:
     """Estimate training after all parties have sent their rows to one machine. plain: estimate for protection
-    `plain`, which gives the time of a round."""
+    `plain`, from which the time of a round is taken."""
     values, rounds = len(terms.columns.features) + len(terms.columns.others), terms.trees.rounds
     sent = plain.rows / plain.parties * values * VALUE_BYTES / 1e6
     a_round = plain.seconds_a_round - plain.round_trips * plain.parties * MESSAGE_SECONDS

@@ -200,8 +200,8 @@ def _by_party(terms: Terms, shards: Any, site: str | None) -> Mapping[str, Any]:
 
 def terms_for_tables(terms: Terms, shards: Any) -> Terms:
     """Adapt a model's terms to a session with these tables in this process. The parties may differ from the
-    parties in training. If there are fewer tables than the protection requires, `plain` replaces it, because
-    nothing is hidden within one process."""
+    parties in training. If there are fewer tables than the protection requires, `plain` is used instead,
+    because nothing is hidden within one process."""
     terms = terms.changed(parties=(), on_loss="wait", quorum=None, colluding=None)
     several = isinstance(shards, (Mapping, list, tuple))
     if not several or len(shards) >= terms.protection.min_parties:
@@ -304,8 +304,8 @@ def predict_jointly(
 
     Args:
         party_models: party -> its part of the model (`Result.party_models`).
-        tables: party -> its table, in any form that `simulate` accepts, with its columns and the row ids. If
-            a party does not have an id, its columns count as missing for that row.
+        tables: party -> its table, in any form that `simulate` accepts, with the party's columns and the row
+            ids. If a table lacks an id, the party's columns count as missing for that row.
         min_common_rows: minimum number of ids that each party must share (default: as in training).
 
     Returns:
@@ -337,7 +337,7 @@ def run_prediction(
     """Run a prediction session in this process, and return the predictions of all rows of the label holder.
 
     Args:
-        terms: terms of the training with `predict_with` and `predict_rows` set.
+        terms: terms under which the model was trained, with `predict_with` and `predict_rows` set.
         models: party -> the trees that it received in training.
         tables, seed, nthread: the same as for `simulate`. Tables must contain the row ids.
 
