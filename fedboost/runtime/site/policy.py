@@ -337,8 +337,7 @@ class Breach:
 
     def refusal(self, party: str, predicting: "Sequence[Breach]" = ()) -> Refused:
         """Return the error that explains to the analyst why the site refuses. predicting: for a prediction
-        session, all rules that it breaks. Such a session has no terms file to approve, so the only remedy is
-        to change the policy."""
+        session, which no one can approve, all rules that it breaks; the remedy is to change the policy."""
         change = f"run `{COMMAND}` at that site" if self.allow is not None else ""
         if predicting:
             settings = ", ".join(filter(None, (breach.setting for breach in predicting)))
