@@ -394,7 +394,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             sites = np.concatenate([sites, np.repeat(sites[:1], all_rows - size)])
             named = as_table({site_name: sites})
             if not isinstance(named, pa.Table):
-                raise ConfigError("estimator-sites", "sites must have one site name per row, shape [rows]")
+                raise ConfigError(
+                    "estimator-sites", "sites must be an array of shape [rows] with the site of each row"
+                )
             beside[site_name] = named.column(0)
         table = self._table(everything.features, beside)
         parties = {ONE_SITE: table} if options.sites is None else split_by_site(table, site_name)

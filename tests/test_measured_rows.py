@@ -97,7 +97,7 @@ def test_what_cannot_be_told_apart_is_refused():
     without = fb.simulate(terms(), tables).model
     assert fb.evaluate(without, tables).summary["of"] == "all"
     with pytest.raises(
-        ConfigError, match="'held-out': the model's training held no rows out; set 'all' or 'new'"
+        ConfigError, match="'held-out': no rows were held out when the model was trained; set 'all' or 'new'"
     ):
         fb.evaluate(without, tables, rows="held-out")
     agreed = evaluation_terms(trained, terms(["north", "south", "east"], protection="masked"))

@@ -72,8 +72,8 @@ def compare(
     if agreed.columns.group is not None:
         raise ConfigError(
             "compare-ranking",
-            f"{terms} cannot be compared: {agreed.objective.name} ranks whole groups, but compare holds out "
-            "individual rows",
+            f"{terms} cannot be compared: {agreed.objective.name} ranks whole groups, but "
+            "`fedboost compare` holds out individual rows",
         )
     more: dict[str, Any]
     if agreed.vertical.is_used:
@@ -179,14 +179,14 @@ def _of_columns(
     if agreed.vertical.label_holder is None:
         raise ConfigError(
             "compare-blocks",
-            "compare supports only one label holder, but these terms have several blocks; compare one block "
-            "at a time",
+            "`fedboost compare` supports only one label holder, but these terms have several blocks; compare "
+            "one block at a time",
         )
     if agreed.vertical.repeated_ids:
         raise ConfigError(
             "compare-repeated-ids",
-            "compare needs unique row ids, but with repeated_ids some rows of an id could be trained on and "
-            "others held out; keep one row per id, and set repeated_ids = false",
+            "`fedboost compare` needs unique row ids, but with repeated_ids some rows of an id could be "
+            "trained on and others held out; keep one row per id, and set repeated_ids = false",
         )
     holder = agreed.vertical.label_holder
     if not agreed.parties:

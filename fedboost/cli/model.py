@@ -75,9 +75,9 @@ def report(
     force: Force = False,
     json: Annotated[bool, typer.Option("--json", help="With --privacy: print the card as JSON.")] = False,
 ) -> None:
-    """Write a model report as a single HTML page. It shows who agreed to what, learning curves, feature
-    importance, the first trees and, with --data, the model's quality on your own rows. With --privacy, the
-    command prints the privacy card instead."""
+    """Write a model report as a single HTML page. It shows learning curves, feature importance, the
+    first trees and which parties agreed to which terms; with --data, also the model's quality on your own
+    rows. With --privacy, the command prints the privacy card instead."""
     if privacy:
         if any((out, data, keys, min_count, force)) or read != Reading():
             raise ConfigError(
@@ -353,7 +353,7 @@ def explain(
         str | None,
         typer.Option(
             metavar="FEATURE",
-            help="Write this feature's partial dependence on the rows of --data, as CSV.",
+            help="Write this feature's partial dependence, computed from the rows of --data, as CSV.",
         ),
     ] = None,
     data: Annotated[str | None, typer.Option(help="Table for --partial-dependence.")] = None,

@@ -51,7 +51,8 @@ def begin(
     ] = False,
 ) -> None:
     """Create this site's memory, the record of its sessions. This is required once before training under a
-    privacy budget, and again if the memory is lost. In these cases, it is never created automatically."""
+    privacy budget, and again if the memory is lost. Under a privacy budget, it is never created
+    automatically."""
     site = read_party(config, holds_rows=None)
     memory = accept_restored(site) if restored else init_memory(site)
     how = "restored memory" if restored else "new memory"
@@ -134,16 +135,16 @@ def estimate(
     workers: Annotated[
         int | None,
         typer.Option(
-            help="Number of workers at a site, with one thread each (enables the estimate of workers).", min=1
+            help="Number of workers at a site, with one thread each (adds an estimate for workers).", min=1
         ),
     ] = None,
     json: Json = False,
 ) -> None:
     """Estimate the time and traffic of training. Runs a benchmark of a few seconds on this machine, and
     estimates the cost of training under each protection. With --rtt or --bandwidth, the command also compares
-    what could be sent over such links: histograms of all features, votes and histograms of some features, or
-    all rows to one place. With --workers, it also estimates the resources that a site's workers need. If
-    parties hold different columns, --rows is the number of matched rows."""
+    three ways to train over such links: sending histograms of all features, sending votes and histograms of
+    some features, or moving all rows to one place. With --workers, it also estimates the resources that a
+    site's workers need. If parties hold different columns, --rows is the number of matched rows."""
     agreed = read_training(terms)
     apart = agreed.vertical.is_used
     refused = {"--parties": parties, "--rtt": rtt, "--bandwidth": bandwidth, "--workers": workers}

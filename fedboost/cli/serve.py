@@ -231,7 +231,7 @@ WARM_UP_EPILOG = "Example: FEDBOOST_CACHE=/var/cache/fedboost fedboost warm-up"
 
 def warm_up() -> None:
     """Compile all kernels before the first training run. Prints the cache folder. Run this command when you
-    build container images, or for service accounts."""
+    build container images, or when you set up a service account."""
     start = perf_counter()
     folder = compile_all()
     print(f"kernels compiled in {perf_counter() - start:.0f} s and cached in {folder}")

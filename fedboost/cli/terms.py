@@ -122,9 +122,9 @@ def terms(
     ] = False,
     force: Force = False,
 ) -> None:
-    """Draft a terms file from a table, or show an existing terms file and its digest. A two-valued label is
-    treated as binary classification, a text label with up to 100 values as multiclass, a numeric label as
-    regression."""
+    """Draft a terms file from a table, or show an existing terms file and its digest. The task is
+    binary classification for a label with two values, multiclass for a text label with up to 100 values, and
+    regression for a numeric label."""
     if digest:
         given = [name for name, value in locals().items() if value and value != NOT_GIVEN.get(name)]
         _show_digest(Path(data), [name for name in given if name not in ("data", "digest")])

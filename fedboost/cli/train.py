@@ -154,7 +154,8 @@ def rows_of_sites(terms: Terms, terms_file: Path, table: Any, data: object, colu
     if isinstance(table, SparseTable):
         raise ConfigError(
             "table-sparse-sites",
-            f"{shown(data)} is a sparse table and has no column of names; use a .csv, .tsv or .parquet file",
+            f"{shown(data)} is a sparse table, which cannot have a column with site names; use a .csv, "
+            f".tsv or .parquet file",
         )
     sites = split_by_site(table, column, column in (*terms.columns.features, *terms.columns.others))
     if terms.parties and set(terms.parties) != set(sites):

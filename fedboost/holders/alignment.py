@@ -218,7 +218,7 @@ class Alignment:
                 raise PeerError(
                     "align-rows-differ",
                     f"the rows that party {other} reports as known differ from those that the aggregator "
-                    f"matched: contact both",
+                    f"matched; contact the operators of both",
                 )
             yield self._vouch(rows[own], (other,))
         return known
@@ -260,8 +260,8 @@ class Alignment:
         if not 0 < number <= len(self._ids) or places.max() >= len(self._ids):
             raise PeerError(
                 "align-wrong-places",
-                f"the query has {number} common rows or an index out of range, but this party has "
-                f"{len(self._ids)} ids",
+                f"this party has {len(self._ids)} ids, but the query has {number} common rows, or an index "
+                f"that is out of range",
             )
         rows = np.full(places.size, UNKNOWN, np.int64)
         rows[known] = self._order[places[known]]
@@ -374,7 +374,7 @@ class CommonRows:
     def own(self) -> OwnRows:
         """The common rows. Raises PeerError if they are not known yet."""
         if self._held is None:
-            raise PeerError("query-order", "rows must be matched before other queries")
+            raise PeerError("query-order", "rows must be matched before other queries are sent")
         return self._held
 
     def hashed(self, key: bytes) -> bytes:

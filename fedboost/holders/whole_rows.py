@@ -118,7 +118,8 @@ class OwnHistograms:
             if picked.size != histogram.STATS * elected.bins:
                 raise PeerError(
                     "query-bins",
-                    f"the query has {elected.bins} bins, but the elected features have a different number",
+                    f"the query has {elected.bins} bins, but the elected features have a different number "
+                    f"of bins",
                 )
             parts += [picked, sums[layout.cells :]]
         return np.concatenate(parts)

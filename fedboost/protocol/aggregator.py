@@ -251,7 +251,10 @@ class Closing:
         if attest.structure != self._structure(attempt.terms.blocks.viewer(party)):
             raise PeerError("attest-other-trees", "its attestation does not match the model's trees")
         if len(attest.part) != (PART_BYTES if attempt.terms.keeps_parts else 0):
-            raise PeerError("attest-part", "its attestation wrongly has or lacks the hash of a model part")
+            raise PeerError(
+                "attest-part",
+                "its attestation has a hash of a model part that is not expected, or lacks a required one",
+            )
         if len(attest.certificate) + len(attest.signature) > MAX_SIGNATURE_BYTES:
             raise PeerError("attest-too-long", "its signature and certificates are too long")
         if trust is not None:
@@ -690,7 +693,8 @@ class AggregatorSession:
         if relay.turn != self.turn or party not in turn.reporting:
             raise PeerError(
                 "relay-turn",
-                f"it relayed bytes for turn {relay.turn} during turn {self.turn}, or after its own report",
+                f"it relayed bytes for turn {relay.turn} at the wrong time: the current turn is "
+                f"{self.turn}, and relays must arrive before the party's report",
             )
         others = set() if block is None else {*block.parties} - {party}
         if not relay.to or not others.issuperset(relay.to) or len(set(relay.to)) != len(relay.to):

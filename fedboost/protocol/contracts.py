@@ -543,7 +543,8 @@ class Several(Query):
         if not terms.shares_turns:
             raise Refused(
                 "queries-not-shared",
-                "one turn has several queries, but the terms let the roster shrink or add noise to answers",
+                "one turn has several queries, which is not allowed if the roster may shrink or answers "
+                "get noise",
             )
         if sum([part.ends_tree for part in self.parts]) > 1:
             raise Refused("queries-end-trees", "one turn ends several trees")

@@ -202,7 +202,9 @@ def meet(
             )
         return AgreedAttempt(session, {})
     if own not in greetings:
-        raise PeerError("introduction-changed", "the introduction lacks this party's greeting or altered it")
+        raise PeerError(
+            "introduction-changed", "this party's greeting is missing from the introduction, or was altered"
+        )
     trust = credentials.roots, tuple(sorted(credentials.denied)), credentials.clock()
     publics = dict(_publics(*trust, protection.name, attempt.packed(), greetings))
     if not set(publics) <= set(terms.parties) or len(publics) < terms.min_roster:

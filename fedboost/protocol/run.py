@@ -261,7 +261,7 @@ def _check_grew(run: "TrainingRun", terms: Terms, record: TreeGrown) -> None:
         run.state.check_grown(terms, record.tree, record.last)
     except Refused as error:
         raise ConfigError(
-            "journal-tree", f"the tree recorded in turn {record.turn} does not fit: {error}"
+            "journal-tree", f"the tree recorded in turn {record.turn} does not fit the session: {error}"
         ) from None
 
 

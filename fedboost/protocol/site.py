@@ -309,7 +309,7 @@ def judge(
             )
         if offer.attempt <= known.attempt:
             met = f"{known.attempt} of session {session}, but is offered attempt {offer.attempt}"
-            raise Refused("attempt-already-met", f"party {party} has already met the others in attempt {met}")
+            raise Refused("attempt-already-met", f"party {party} has already joined attempt {met}")
         return
     # A site without memory of a session cannot know what it answered in earlier attempts.
     if offer.attempt > 1:
@@ -381,8 +381,9 @@ def check_chosen(chosen: Mask, others: Iterable[Mask], limits: Limits, party: st
             raise Refused(
                 "policy-min-difference",
                 f"party {party} refuses: the rows that this session holds out or measures differ in fewer "
-                f"than {limits.min_difference} rows from the rows of an earlier session, or from all rows "
-                f"except these; use the rows of the earlier session, another seed, or more rows",
+                f"than {limits.min_difference} rows from the rows of an earlier session, or from the rows "
+                f"that the earlier session did not use; use the rows of the earlier session, another seed, "
+                f"or more rows",
                 f"they differ in {few} rows",
             )
 
@@ -694,8 +695,8 @@ class Budget:
         if terms.noise.placement == "central":
             raise Refused(
                 "budget-central-noise",
-                f'party {party}: placement = "central" does not hide its sums from the aggregator, so no '
-                f"such session fits the budget of these rows (epsilon {self.epsilon:g} at delta "
+                f'party {party}: with placement = "central", the aggregator sees exact sums, so no such '
+                f"session fits the privacy budget of this party's rows (epsilon {self.epsilon:g} at delta "
                 f'{self.delta:g}); use placement = "distributed" or "local"',
             )
         wanted = f"the terms ask for epsilon {terms.noise.epsilon:g} at delta {terms.noise.delta:g}"

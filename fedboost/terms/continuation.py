@@ -76,7 +76,7 @@ def read(text: str) -> Booster:
     booster, attributes = Booster.from_any_xgboost(text, "xgb_model")
     if set(attributes) - {_COLUMNS, _BINS, *FACTS} or booster.to_xgboost(attributes) != text:
         raise ConfigError(
-            "model-not-canonical", "xgb_model is not a text that fedboost wrote; use the path of a model file"
+            "model-not-canonical", "xgb_model is not text that fedboost wrote; use the path of a model file"
         )
     return booster
 

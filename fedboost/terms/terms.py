@@ -826,12 +826,14 @@ def _faults_of_task(terms: Terms) -> Iterator[str]:
         if rows != "all" and trained is None:
             raise ConfigError(
                 "terms-evaluate-rows",
-                f"evaluate_rows = {rows!r}: the model does not contain the terms of its training; set 'all'",
+                f"evaluate_rows = {rows!r}: the model does not contain the terms under which it was "
+                f"trained; set 'all'",
             )
         if rows == "held-out" and trained is not None and not trained.validates:
             raise ConfigError(
                 "terms-evaluate-rows",
-                "evaluate_rows = 'held-out': the model's training held no rows out; set 'all' or 'new'",
+                "evaluate_rows = 'held-out': no rows were held out when the model was trained; set 'all' "
+                "or 'new'",
             )
         continuation.check_attached(terms.xgb_model, terms.task)
     except ConfigError as error:

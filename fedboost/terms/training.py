@@ -462,7 +462,7 @@ class Objective(Group):
             raise ConfigError(
                 "objective-package-differs",
                 f"objective {self.name} is from {str(self.package)[:MAX_CHARS]!r} in the terms, but from "
-                f"{here} on this machine: install the package and version of the terms",
+                f"{here} on this machine: install the package in the version that the terms name",
             )
         objective = self.replaced(package=here, params=registry.parameters(self.name, self.params))
         _ = objective.loss

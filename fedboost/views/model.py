@@ -602,7 +602,7 @@ def _by_columns(result: Estimates) -> Iterator[Block]:
             texts = ", ".join(f"{name} {duration(seconds)}" for name, seconds in each.stages.items())
             yield note(f"What {each.protection} adds to a round: {texts}")
     matched = (
-        f" Matching rows takes {duration(first.seconds_to_match)}, if no party enters more ids than that."
+        f" Matching rows takes {duration(first.seconds_to_match)}, if no party submits more ids than that."
     )
     yield note(
         f"{first.rows:,} rows in common; all parties and the aggregator run on this machine, one thread each."

@@ -278,7 +278,7 @@ def test_terms_of_a_network_are_compared_without_it(folder):
             "column 'site' of one.csv contains only one site; at least two are needed",
         ),
         (("--data", "bad.csv"), "it is 5 in row 3"),
-        (("--data", "bad.libsvm"), "bad.libsvm is a sparse table and has no column of names"),
+        (("--data", "bad.libsvm"), "bad.libsvm is a sparse table, which cannot have a column"),
         (
             ("named.toml",),
             "named.toml names the parties 'north', 'south', but column 'site' of all.csv contains 'like-1'",

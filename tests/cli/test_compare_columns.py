@@ -147,7 +147,7 @@ def test_all_rows_of_the_label_holder_are_compared_where_they_take_part():
 
 def test_repeated_ids_are_refused():
     write(**IDS, repeated_ids=True)
-    assert "compare needs unique row ids, but with repeated_ids" in " ".join(
+    assert "`fedboost compare` needs unique row ids, but with repeated_ids" in " ".join(
         refusal("compare", "terms.toml", *TABLES).split()
     )
 

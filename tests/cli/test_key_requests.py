@@ -226,4 +226,6 @@ def test_a_list_that_was_damaged_is_refused_by_line(here):
     run("request", "north", "--folder", "site")
     (here / "root" / "issued.txt").write_text("# by hand\nabc party yesterday north\n")
     line = refused("sign", "site/north/request.pem", "--folder", "root", "--yes")
-    assert "root/issued.txt, line 2: the line must consist of serial number, role, time and name" in line
+    assert (
+        "root/issued.txt, line 2: the line must consist of a serial number, a role, a time and a name" in line
+    )

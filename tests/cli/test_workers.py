@@ -156,8 +156,8 @@ def test_a_folder_of_csv_files_holds_no_others(site, tmp_path):
     (tmp_path / "rows" / "README.md").touch()
     end = checked()
     assert end.code == 2
-    assert "rows has CSV files and also /" in end.err
-    assert "rows/README.md; put the rows into a separate folder" in end.err
+    assert "rows contains CSV files and also /" in end.err
+    assert "rows/README.md; move the files with rows to a separate folder" in end.err
 
 
 def test_csv_files_that_disagree_whether_a_column_is_text(site):
@@ -176,7 +176,7 @@ def test_a_scheduler_that_does_not_answer(site, tmp_path, monkeypatch):
     (tmp_path / "party.toml").write_text(f'{SITE}[workers]\ndask = "{address}"\n')
     for command in (("check",), ("party", "--insecure-loopback", "--wait", "0")):
         assert refusal(*command, "--config", "party.toml").startswith(
-            f"fedboost: the Dask scheduler at {address} does not answer within"
+            f"fedboost: the Dask scheduler at {address} did not answer within"
         )
 
 

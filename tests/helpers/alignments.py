@@ -26,7 +26,8 @@ CHECK = (
     "incorrectly, or a party submitted ids of rows that it does not have"
 )
 OTHER_ROWS = (
-    "the rows that party telco reports as known differ from those that the aggregator matched: contact both"
+    "the rows that party telco reports as known differ from those that the aggregator matched; contact "
+    "the operators of both"
 )
 JOINED = {
     "logistic": ("binary", {}),

@@ -80,7 +80,7 @@ FULL = 2 << 6  # the nodes of a tree of depth 6, and one
 @pytest.mark.parametrize(
     ("query", "says"),
     [
-        (dataclasses.replace(ROOT, nodes=(2, 2)), "or one is repeated"),
+        (dataclasses.replace(ROOT, nodes=(2, 2)), "or names a node twice"),
         (dataclasses.replace(ROOT, widths=bytes(4 * [20])), r"\(4\) is not twice the number of nodes \(1\)"),
         (dataclasses.replace(ROOT, widths=bytes((0, 20))), "cell widths must be between 1 and 64 bits"),
         (dataclasses.replace(ROOT, widths=bytes((20, 0))), "cell widths must be between 1 and 64 bits"),
@@ -105,7 +105,7 @@ FULL = 2 << 6  # the nodes of a tree of depth 6, and one
         (dataclasses.replace(CONSTANT, values=((0, 0.0),) * 65), "65 leaves"),
         (dataclasses.replace(CONSTANT, exponents=True), "asks for exponent counts, but"),
         (dataclasses.replace(ROOT, bins=1 << 27), "at most 134217728 are allowed"),
-        (RESIDUALS, "binary:logistic does not need residuals"),
+        (RESIDUALS, "residuals, which objective binary:logistic does not need"),
         (
             dataclasses.replace(ROOT, threshold=0.5),
             "samples rows with gradient threshold 0.5, which the terms do not allow",
@@ -173,7 +173,7 @@ def test_splits_that_do_not_fit_the_kind_of_their_feature(split):
         ({"starts": (1,), "width": 24}, "does not start at a multiple of its size"),
         ({"starts": (1 << 32,), "width": 24}, "does not start at a multiple of its size"),
         ({"weight": Scale(0, 24)}, "must use 16-bit weights"),
-        ({"tree": 0, "nodes": (0, 0), "starts": (0, 0)}, "or one is repeated"),
+        ({"tree": 0, "nodes": (0, 0), "starts": (0, 0)}, "or names a node twice"),
         ({"splits": (Split(0, 0, 0, False, 1),)}, "constant that boosting starts from cannot have splits"),
     ],
 )

@@ -138,7 +138,7 @@ def test_no_more_questions_of_a_tree_than_its_levels_and_votes():
         ({}, dataclasses.replace(VOTE, features=5), r"do not allow this vote \(parties: 1, features: 5\)"),
         ({}, dataclasses.replace(VOTE, parties=2), r"do not allow this vote \(parties: 2, features: 4\)"),
         ({}, dataclasses.replace(VOTE, parties=0), r"do not allow this vote \(parties: 0, features: 4\)"),
-        ({}, dataclasses.replace(VOTE, nodes=(1, 1)), "or one is repeated"),
+        ({}, dataclasses.replace(VOTE, nodes=(1, 1)), "or names a node twice"),
         ({}, dataclasses.replace(VOTE, tree=-1, splits=()), "before the first tree"),
         ({"gradient_bits": 8}, VOTE, "8-bit gradients"),
         ({"vote_top_k": 0}, CHILD, "vote_top_k does not allow this number of nodes with elected features: 1"),

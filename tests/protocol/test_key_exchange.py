@@ -148,7 +148,7 @@ def test_without_keys_there_is_only_plain():
 # ---- refused --------------------------------------------------------------------------------
 
 NOT_THOSE = "the introduced parties do not match the terms"
-NOT_SPOKEN = "the introduction lacks this party's greeting or altered it"
+NOT_SPOKEN = "this party's greeting is missing from the introduction, or was altered"
 
 
 def other_key():

@@ -237,7 +237,7 @@ def journals(folder, *sessions):
         ),
         (
             [FIRST, GATHERED, TreeGrown(1, Tree(), (), [[], 1, None, None])],
-            "the tree recorded in turn 1 does not fit: no tree ends in this turn",
+            "the tree recorded in turn 1 does not fit the session: no tree ends in this turn",
         ),
         ([FIRST, GATHERED, Opened(1, b"x" * 32, np.ones(COUNTS, np.int64))], "does not ask for"),
         ([FIRST, GATHERED, Opened(1, RowsQuery().digest, np.ones(7, np.int64))], "does not fit its query"),

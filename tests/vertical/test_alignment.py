@@ -95,7 +95,7 @@ def test_more_ids_than_the_terms_allow_are_one_line():
     layout = LAYOUTS["two holders"]
     tables, _ = scattered(layout, pooled(ROWS))
     with pytest.raises(
-        fb.FedboostError, match=r"party bank enters 3.. row ids, but the terms allow only 1 to 300"
+        fb.FedboostError, match=r"party bank submits 3.. row ids, but the terms allow only 1 to 300"
     ):
         fb.simulate(matched(layout, max_ids=300), tables)
 

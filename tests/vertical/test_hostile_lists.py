@@ -182,7 +182,7 @@ def test_a_count_of_ids_that_is_not_that_of_a_party_is_refused_by_it():
 def test_a_count_of_ids_that_cannot_be_names_its_party():
     for by in (-(10**6), 10**9):
         error = spoilt_answer(IdCountQuery, add(1, by))
-        assert error.startswith("party telco enters ")
+        assert error.startswith("party telco submits ")
         assert "row ids, but the terms allow only 1 to 10,000,000" in error
 
 
@@ -221,7 +221,7 @@ def test_more_ids_than_a_session_can_match_are_one_line():
     with pytest.raises(Refused) as raised:
         AlignQuery((14_000_000, 14_000_000, 14_000_000)).check(terms)
     assert str(raised.value) == (
-        "the parties enter 42,000,000 row ids in total, but a session can match at most 33,554,432; remove "
+        "the parties submit 42,000,000 row ids in total, but a session can match at most 33,554,432; remove "
         "rows that no other party can have"
     )
 

@@ -48,7 +48,7 @@ VIEW = "party telco left: the aggregator sent columns or leaf values that are no
 # ---- places ---------------------------------------------------------------------------------------------
 
 TWICE = "the query names a {} row twice"
-RANGE = "common rows or an index out of range"
+RANGE = "common rows, or an index that is out of range"
 FEW = f"have only {FEWEST - 1} rows in common, but the terms require min_common_rows = {FEWEST}: compare "
 ONE = "have only 1 rows in common, but the terms require min_"
 BAD_PLACES = [

@@ -204,7 +204,7 @@ RELAYS = {
     "a party of another block": ({"to": ("telco2",)}, BLOCK),
     "a party twice": ({"to": ("telco", "telco")}, BLOCK),
     "the aggregator": ({"to": ("aggregator",)}, BLOCK),
-    "a turn to come": ({"turn": 99}, "it relayed bytes for turn 99 during turn "),
+    "a turn to come": ({"turn": 99}, "it relayed bytes for turn 99 at the wrong time: the current turn is "),
     "an attempt to come": ({"attempt": 2}, "it sent a message for attempt 2 during attempt 1"),
     "no number": ({"number": 0}, "relay 0 comes after relay 0"),
     "nothing": ({"content": b""}, "relay 1 has an invalid part of 0 bytes"),
@@ -271,9 +271,9 @@ def test_a_party_that_relays_after_its_answer_or_to_one_that_has_answered_is_nam
     says = (
         f"it relayed bytes to party bank, which has already answered turn {turn}"
         if to_answered
-        else f"it relayed bytes for turn {turn} during turn {turn}"
+        else f"it relayed bytes for turn {turn} at the wrong time: the current turn is {turn}"
     )
-    end = "" if to_answered else ", or after its own report"
+    end = "" if to_answered else ", and relays must arrive before the party's report"
     assert Apart(up=lie).play().error == f"party telco broke the protocol: {says}{end}"
 
 

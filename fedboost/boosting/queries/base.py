@@ -493,8 +493,8 @@ def check_several(terms: Terms, nodes: tuple[int, ...]) -> None:
     if not nodes or len(nodes) > terms.max_leaves_per_round or len(set(nodes)) != len(nodes):
         raise Refused(
             "query-nodes",
-            f"the query lists {len(nodes)} nodes, which cannot be a level of a tree of depth "
-            f"{terms.trees.max_depth}: there are too many or none, or one is repeated",
+            f"the query's list of {len(nodes)} nodes is not a level of a tree of depth "
+            f"{terms.trees.max_depth}: the list is empty or too long, or names a node twice",
         )
 
 

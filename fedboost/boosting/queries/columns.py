@@ -113,7 +113,7 @@ class QuantileQuery(Counted, BaseQuery):
         if due != (None if self.weight is None else self.weight.bits):
             raise Refused(
                 "query-scale",
-                f"the row weights in this query do not match the terms (bits: {due or 'none'})",
+                f"the row weights in this query do not match the terms (required bits: {due or 'none'})",
             )
 
     def bytes_needed(self, parties: int) -> int:

@@ -50,7 +50,7 @@ class BeforeRows(Stateless):
 
     def check_order(self, terms: Terms, state: Any) -> None:
         if state.places is not None:
-            raise PeerError("query-order", "rows have already been matched")
+            raise PeerError("query-order", "rows may be matched only once")
 
 
 @dataclass(frozen=True)
@@ -115,13 +115,13 @@ class AlignQuery(BeforeRows, BaseQuery):
             if not 0 < size <= most:
                 raise Refused(
                     "align-many-ids",
-                    f"party {party} enters {size:,} row ids, but the terms allow only 1 to {most:,}; "
+                    f"party {party} submits {size:,} row ids, but the terms allow only 1 to {most:,}; "
                     f"raise max_ids only if the party is known to have that many rows",
                 )
         if self.cells > MAX_CELLS:
             raise Refused(
                 "align-session-size",
-                f"the parties enter {sum(self.sizes):,} row ids in total, but a session can match at most "
+                f"the parties submit {sum(self.sizes):,} row ids in total, but a session can match at most "
                 f"{MAX_CELLS // TOKEN_WORDS:,}; remove rows that no other party can have",
             )
 

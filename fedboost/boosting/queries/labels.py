@@ -293,7 +293,10 @@ class ResidualQuery(BaseQuery):
     def check_terms(self, terms: Terms) -> None:
         nodes, starts, width = self.nodes, self.starts, self.width
         if terms.objective.loss.quantile is None:
-            raise Refused("query-residuals", f"objective {terms.objective.name} does not need residuals")
+            raise Refused(
+                "query-residuals",
+                f"the query asks for residuals, which objective {terms.objective.name} does not need",
+            )
         check_tree(terms, self.tree, self.splits, ())
         check_several(terms, nodes)
         if self.tree == CONSTANT_TREE and nodes != (0,):
@@ -323,7 +326,8 @@ class ResidualQuery(BaseQuery):
         if self.tree != tree or levels >= max_levels or (levels == 0 and not constant):
             raise PeerError(
                 "query-order",
-                f"residuals of tree {self.tree} may not be queried after query {levels} about tree {tree}",
+                f"the query for residuals of tree {self.tree} is out of order: it came after query "
+                f"{levels} about tree {tree}",
             )
         if (before := state.residual) is None:
             return

@@ -178,8 +178,8 @@ class HistogramQuery(BaseQuery):
             if not known or len(chosen) > terms.histograms.vote_top_k or sorted(set(chosen)) != [*chosen]:
                 raise Refused(
                     "query-elected",
-                    f"the elected features of a node ({len(chosen)} in total) are too many, or one is "
-                    f"unknown or repeated",
+                    f"the elected features of a node ({len(chosen)} in total) are not valid: there are too "
+                    f"many, or one is unknown or repeated",
                 )
 
     def _check_widths(self, terms: Terms) -> None:
@@ -426,12 +426,13 @@ class SumsQuery(BaseQuery):
 
     def check_order(self, terms: Terms, state: Any) -> None:
         check_started(state)
-        if self.tree != state.tree or state.levels:
+        if self.tree != state.tree:
             raise PeerError(
                 "query-order",
-                f"the query asks for leaf sums of tree {self.tree}, but tree {state.tree} is growing, or "
-                f"its leaf sums have already been queried",
+                f"the query asks for leaf sums of tree {self.tree}, but tree {state.tree} is growing",
             )
+        if state.levels:
+            raise PeerError("query-order", f"the leaf sums of tree {self.tree} have already been queried")
 
     def applied_to(self, state: Any) -> Any:
         return state.grown(self.splits)

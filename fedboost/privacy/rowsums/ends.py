@@ -314,7 +314,8 @@ class ColumnsSealer(PlainSealer):
         if rest or not 0 < count <= tag.cells:
             raise PeerError(
                 "openings-length",
-                f"the aggregator sent {len(sealed)} bytes of sums, which is not valid for {tag.cells} cells",
+                f"the aggregator sent {len(sealed)} bytes of sums, which is not a valid length for "
+                f"{tag.cells} cells",
             )
         # Set before the answer is computed, so that even after a failure below no other ciphertexts are
         # decrypted. There are never more of them than cells: an aggregator has nothing else to open in a

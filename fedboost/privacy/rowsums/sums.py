@@ -413,7 +413,8 @@ class RowSums:
         if len(data) != rows * engine.size:
             raise PeerError(
                 "gradients-length",
-                f"received {len(data)} bytes of encrypted gradients, which is not valid for {rows} rows",
+                f"received {len(data)} bytes of encrypted gradients, which is not a valid length for "
+                f"{rows} rows",
             )
         numbers = engine.read(data)
         every = Segments(np.arange(rows), np.array([0, rows]))

@@ -325,7 +325,7 @@ class Admission:
         if caller.role != role:
             raise Refused(
                 "certificate-wrong-role",
-                f"the certificate of {caller.role} {caller.name!r} must not be used to act as {role}; "
+                f"the certificate of {caller.role} {caller.name!r} is not valid for the role {role}; "
                 f"use a bundle issued by `fedboost keys {role}`",
             )
         if name is not None and caller.name != name:

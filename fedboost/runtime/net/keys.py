@@ -416,7 +416,7 @@ def _read_issued(folder: Path) -> list[Issued]:
         except ValueError:
             raise ConfigError(
                 "keys-issued-invalid",
-                f"{path}, line {number}: the line must consist of serial number, role, time and name",
+                f"{path}, line {number}: the line must consist of a serial number, a role, a time and a name",
             ) from None
     return issued
 

@@ -609,12 +609,13 @@ def label_key(memory: FileMemory, terms: Terms) -> bytes:
         raise Refused(
             "label-noise-lost",
             f"party {memory.party}: the memory that determined the noise on its labels is missing, and new "
-            f"noise would reveal more about them; restore it, or remove label_epsilon from the terms",
+            f"noise would reveal more about the labels; restore the memory, or remove label_epsilon from "
+            f"the terms",
         )
     if known is not None and known != row:
         raise Refused(
             "label-noise-changed",
-            f"party {memory.party}: its labels {quoted(columns.label)!r} already got noise of "
+            f"party {memory.party}: noise was already added to its labels {quoted(columns.label)!r} with "
             f"label_epsilon = {known[0]:g}; different noise or classes would reveal more about them; set "
             f"label_epsilon and classes as they were before",
         )

@@ -245,7 +245,7 @@ def _client_at(address: str) -> Any:
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(
             "dask-no-answer",
-            f"the Dask scheduler at {address} does not answer within {ANSWERS_WITHIN:.0f} s; start it, "
+            f"the Dask scheduler at {address} did not answer within {ANSWERS_WITHIN:.0f} s; start it, "
             f"or correct `dask` under [workers]",
             _cause(error),
         ) from None

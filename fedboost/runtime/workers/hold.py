@@ -99,7 +99,8 @@ class Files:
         if self._texts and others and not any(name.lower().endswith(TOGETHER) for name in others):
             raise ConfigError(
                 "workers-mixed-files",
-                f"{source} has CSV files and also {others[0]}; put the rows into a separate folder",
+                f"{source} contains CSV files and also {others[0]}; move the files with rows to a separate "
+                f"folder",
             )
         if not self._texts or others:
             self._texts = []
@@ -132,8 +133,8 @@ class Files:
             if sizes and tuple(sizes) != self._parquet.sizes:
                 raise ConfigError(
                     "worker-rows-changed",
-                    f"{self._source}: this worker sees different files or rows from those that were counted; "
-                    f"all workers must see the same files, which must not change",
+                    f"{self._source}: this worker found different files or rows from those that were "
+                    f"counted; all workers must read the same files, which must not change",
                 )
             return self._parquet.stored(None).share(ranges)
         pieces, end = [], 0
@@ -519,7 +520,7 @@ def finished(answering: Answering) -> Int64:
         values: Int64 = end.value
         return values
     raise PeerError(
-        "worker-request-invalid", "the answer needs relays of other parties, which workers do not receive"
+        "worker-request-invalid", "the answer needs relays from other parties, which workers do not receive"
     )
 
 

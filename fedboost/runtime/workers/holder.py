@@ -391,8 +391,8 @@ def check_together(terms: Terms, held: Sequence[Held], party: str) -> None:
         raise SchemaMismatch(
             "table-misfit",
             refusal,
-            f"rows of one {terms.columns.group!r} are on two workers; sort the rows by this column, with "
-            f"each group in one file",
+            f"rows of one {terms.columns.group!r} are on two workers; sort the rows by this column, and "
+            f"put each group into one file",
         )
 
 
@@ -611,8 +611,8 @@ class WorkerRows(SiteRows):
     def _lost(self, error: WorkerLost) -> ConfigError:
         return ConfigError(
             "worker-lost",
-            f"{self._engine.name} lost a worker while it read the rows; see its log (often too little "
-            f"memory)",
+            f"{self._engine.name} lost a worker while reading the rows; see the worker's log (often, it "
+            f"has too little memory)",
             str(error),
         )
 

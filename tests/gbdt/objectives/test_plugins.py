@@ -123,7 +123,7 @@ def test_the_version_of_the_package_is_part_of_the_terms(install, monkeypatch):
         fb.Terms.from_canonical(agreed.canonical())
     assert str(caught.value) == (
         "terms: objective acme:expectile is from 'acme-objectives==1.2' in the terms, but from "
-        "acme-objectives==1.3 on this machine: install the package and version of the terms"
+        "acme-objectives==1.3 on this machine: install the package in the version that the terms name"
     )
 
 

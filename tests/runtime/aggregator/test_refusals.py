@@ -58,7 +58,7 @@ async def test_who_was_refused_and_why(tmp_path):
     assert wrong_name["peer"] == "party 'south'"
     assert wrong_name["reason"] == "party 'north' uses the certificate of party 'south'"
     assert wrong_role["peer"] == "analyst 'analyst'"
-    assert "certificate of analyst 'analyst' must not be used to act as party" in wrong_role["reason"]
+    assert "certificate of analyst 'analyst' is not valid for the role party" in wrong_role["reason"]
     assert wrong_version["peer"] == "party 'south'"
     assert "the aggregator uses version 4, the party uses 2" in wrong_version["reason"]
     assert all(line["address"].startswith("127.0.0.1:") for line in (wrong_name, wrong_role, wrong_version))

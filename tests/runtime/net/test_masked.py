@@ -113,7 +113,7 @@ async def test_a_party_cannot_submit_terms_nor_an_analyst_of_others(tmp_path, bu
     stranger = read_bundle(bundle_from(tmp_path / "odd", "odd", "analyst"), "analyst")
     async with consortium(tmp_path / "c", TABLES, bundles=bundles) as one:
         for bundle, error, says in (
-            (bundles["north"], Refused, "certificate of party 'north' must not be used to act as analyst"),
+            (bundles["north"], Refused, "certificate of party 'north' is not valid for the role analyst"),
             (stranger, ConfigError, "to another consortium"),
         ):
             training = Connection(one.address, bundle).train(masked(TABLES), 5)
