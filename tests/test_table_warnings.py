@@ -70,7 +70,7 @@ def test_a_simulation_warns_once_of_what_is_odd_at_the_sites():
     sites = [line for line in said if "the names of this site" in line]
     assert sites == [
         "EAST: the names of this site and of site 'East ' differ only in whitespace or case; use one "
-        "spelling if they are the same site"
+        "spelling if both names are for the same site"
     ]
     told = [line for line in said if "told: the column reveals the label" in line]
     assert len(told) == 1

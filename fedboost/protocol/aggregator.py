@@ -5,10 +5,9 @@ Handlers are methods of `AggregatorSession`, grouped by topic: joining, a turn, 
 
 Guarantees: there is one running sum per turn, never a copy per party. Messages of different parties may
 arrive in any order; repeated messages and messages of an earlier attempt are ignored. Every sum is recorded
-before anything that follows from it is sent, so a session that restarts from its records can continue.
-Rejects: parties that join under different terms, and reports for the wrong turn or out of order
-(SessionFailed, stored in `error`). Parties that are not named in the terms are ignored. A party that left, or
-disconnected too often, is not readmitted."""
+before anything that follows from it is sent, so a session can restart from its records.
+Rejects: parties that join under different terms, and reports out of order or for a wrong turn (SessionFailed
+in `error`). Parties not in the terms are ignored. Those that disconnect too often are not readmitted."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -112,8 +111,7 @@ class Introduction:
 
 
 # ---- One turn at the aggregator: each party's sealed parts, the replies that open their sum, the sum ------
-# Guarantees: one running sum, never a copy per party; a repeated part is not added twice.
-# Raises: PeerError for parts out of order, and for replies that were not requested.
+# A repeated part is not added twice. Parts out of order, and replies not requested, raise PeerError.
 
 
 class Turn:
@@ -345,8 +343,7 @@ class AggregatorSession:
 
     @property
     def digest(self) -> bytes:
-        """Digest of the attempt to which the signatures are bound, or empty before signatures are
-        requested."""
+        """Digest of the attempt to which signatures are bound; empty until they are requested."""
         return self.closing.digest if self.closing else b""
 
     @property

@@ -135,7 +135,7 @@ def test_a_plan_says_what_the_terms_release(agreed):
     said = fedboost("privacy", "plan", agreed)
     assert (said.code, said.err) == (0, "")
     assert "strong" in said.out
-    assert "With 10,000 rows, a leaf has 1,250 on average" in said.out
+    assert "With 10,000 rows, a leaf has 1,250 rows on average" in " ".join(said.out.split())
 
 
 def test_an_outlook_is_what_drawn_noise_does():

@@ -125,7 +125,7 @@ def test_who_waits_for_an_aggregator_says_so_once_and_stops_soon(monkeypatch):
     training = fb.connect("127.0.0.1:1", insecure_loopback=True).train(terms(TABLES), 0.4, heard.append)
     with raised(ConfigError, "aggregator-unreachable"):
         list(training)
-    assert heard == [("the aggregator at 127.0.0.1:1",)]
+    assert heard == [("the aggregator at 127.0.0.1:1, which does not answer yet",)]
     began = time.monotonic()
     training.stop()
     assert time.monotonic() - began < 0.9
@@ -147,5 +147,5 @@ async def test_who_lost_an_aggregator_says_so_once_and_stops_soon(tmp_path, monk
         with pytest.raises(ConfigError, match="no aggregator answers"):
             await following
         address = one.address
-    assert heard == [tuple(TABLES), (f"the aggregator at {address}",)]
+    assert heard == [tuple(TABLES), (f"the aggregator at {address}, which does not answer yet",)]
     assert seconds < 0.9

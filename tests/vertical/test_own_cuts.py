@@ -464,7 +464,7 @@ def test_a_changed_split_is_found_by_the_holder_of_its_column(party, column, cha
     apart = trained()
     model = changed_at(signed_model_of(apart.session), party, column, change)
     faults = model.faults(apart.roots, NOW)
-    assert faults == {party: f"party {party} signed {fault} that differ from those of the model"}
+    assert faults == {party: f"party {party} signed {fault} that differ from the model's {fault}"}
 
 
 def test_thresholds_that_are_changed_in_the_signature_too_are_not_signed():

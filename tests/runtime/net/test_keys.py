@@ -85,7 +85,7 @@ def test_an_encrypted_key(north):
     key = load_pem_private_key((north / "key.pem").read_bytes(), None)
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"words"))
     (north / "key.pem").write_bytes(secret)
-    refusal(lambda: read_bundle(north, "party"), north / "key.pem", "is encrypted", "must not be")
+    refusal(lambda: read_bundle(north, "party"), north / "key.pem", "is encrypted", "must be unencrypted")
 
 
 def test_a_bundle_out_of_date(tmp_path):
