@@ -57,8 +57,8 @@ def compare(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Compare each site's own model with the federated one. A model trained on the pooled rows is compared,
-    too. All models are scored on the same held-out rows of each site. If parties hold different columns, the
+    """Compare each site's own model with the federated one and with a model trained on the pooled rows.
+    All models are scored on the same held-out rows of each site. If parties hold different columns, the
     command compares the label holder's own model, the joint model and the pooled model."""
     if not 0 < held_out < 1:
         raise ConfigError(

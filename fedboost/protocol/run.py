@@ -456,7 +456,8 @@ class TrainingRun:
             query = next(self._program) if total is None else self._program.send(total)
             # The query that follows the round was computed, but no party receives it.
             if self.enough and ended:
-                query = self._program.throw(TrainingStopped("training-stopped", "no more rounds are wanted"))
+                stopped = TrainingStopped("training-stopped", "training was stopped early on request")
+                query = self._program.throw(stopped)
         except StopIteration as end:
             made = Outcome(end.value) if isinstance(end.value, Booster) else end.value
             if not isinstance(made, Outcome):

@@ -359,7 +359,7 @@ def test_nobody_works_with_a_memory_that_is_put_back(site):
         refused(
             site.parent,
             ("restore", out, "--config", site, "--force"),
-            "'north' uses this memory",
+            "'north' is using this memory",
             "stop this party",
         )
 

@@ -226,7 +226,7 @@ def test_the_party_itself_must_not_run_meanwhile(site):
     end = predict(folder)
     stop(cluster)
     assert end.code == 2, end.err
-    assert "another process of party 'bank' uses this memory; stop `fedboost party` first" in end.err
+    assert "another process of party 'bank' is using this memory; stop `fedboost party` first" in end.err
 
 
 def test_a_label_holder_that_is_killed_asks_again(site):

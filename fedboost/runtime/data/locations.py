@@ -122,7 +122,8 @@ def check_scratch(scratch: Path | None) -> None:
         what = "is not a folder" if scratch.exists() else "does not exist"
         raise ConfigError(
             "scratch-missing",
-            f"the scratch folder {scratch} {what}; create it, or set another `scratch` in the site's file",
+            f"the scratch folder {scratch} {what}; create it, or set `scratch` to another folder in the "
+            f"site's file",
         )
 
 

@@ -558,7 +558,8 @@ def _check_nobody_works(folder: Path) -> None:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ConfigError(
-                    "memory-in-use", f"{folder}: party {lock.stem!r} uses this memory; stop this party first"
+                    "memory-in-use",
+                    f"{folder}: party {lock.stem!r} is using this memory; stop this party first",
                 ) from None
 
 

@@ -550,7 +550,7 @@ def _locked(path: Path, party: str, remedy: str = "") -> int:
         os.close(handle)
         if isinstance(error, BlockingIOError):
             raise ConfigError(
-                "memory-in-use", f"{path}: another process of party {party!r} uses this memory{remedy}"
+                "memory-in-use", f"{path}: another process of party {party!r} is using this memory{remedy}"
             ) from None
         raise ConfigError("memory-lock-failed", f"{lock}: cannot lock this file: {error.strerror}") from None
     return handle
