@@ -1,5 +1,5 @@
-"""Handles analysts' calls to an aggregator: requests for sessions, waiting for parties, streams of events,
-and preflight checks.
+"""Handles analysts' calls to an aggregator: analysts request sessions, wait for parties, receive events, and
+run preflight checks.
 
 If an analyst calls again with the same terms, the call follows the session that the earlier request started.
 """
@@ -73,8 +73,8 @@ class Reader:
     def __init__(self) -> None:
         self._small, self._large = asyncio.Semaphore(1), asyncio.Semaphore(1)
         self._turns = WeakValueDictionary[str, asyncio.Lock]()
-        """One lock per caller. It is held while a text of the caller is parsed, even if the call ends in the
-        meantime."""
+        """One lock per caller. It is held until a text of the caller has been parsed, even if the call ends
+        earlier."""
 
     async def run(self, caller: str, size: int, read: Callable[[], T]) -> T:
         """Call `read` in a thread, and return its result or raise its exception. For each caller, only one
@@ -135,10 +135,10 @@ class Analysts:
     _log: Any
     waiters: list[Waiter] = field(default_factory=list)
     here: dict[int, tuple[str, Arrival]] = field(default_factory=dict)
-    """The analysts who follow a session or wait for one, by call."""
+    """Id of an open call -> the analyst who follows or awaits a session in this call, and when the call
+    began."""
     on_stop: Callable[[str, str], None] = lambda analyst, digest: None
-    """Called with the analyst and the digest of the terms when an analyst stops the session under these
-    terms."""
+    """Called when an analyst stops a session. Receives the analyst and the digest of the session's terms."""
     reader: Reader = field(default_factory=Reader)
 
     async def answer(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
@@ -308,8 +308,8 @@ def terms_with_parties(text: str) -> Terms:
 MAX_CHECKS = 4
 """Maximum number of preflight checks in progress, for all analysts together."""
 MAX_CHECKS_OF_ONE = 2
-"""Maximum number of checks in progress per analyst with keys. A check is in progress until all parties have
-answered or `SITE_SECONDS` have passed."""
+"""Maximum number of checks in progress per analyst. Does not apply if the aggregator runs without keys. A
+check is in progress until all parties have answered or `SITE_SECONDS` have passed."""
 SITE_SECONDS = 60.0
 """Seconds within which a site must answer. The site may have to read all its rows first."""
 

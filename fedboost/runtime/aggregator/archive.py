@@ -3,7 +3,7 @@ aggregator.
 
 In the folder `ended` of the state folder, each ended session has a file NAME.json with its facts, and a file
 NAME.model if it has a model. At most MAX_ENDED finished and MAX_FAILED failed sessions are kept. Beyond that,
-the oldest session of the analyst with the most sessions is deleted. So no analyst displaces another's
+the oldest session of the analyst with the most sessions is deleted. Therefore, no analyst displaces another's
 sessions, and no failed session displaces a model.
 
 Only the aggregator's user can read the files. If a file cannot be written, this is logged and the session
@@ -131,7 +131,7 @@ class Archive:
             return None
 
     async def is_kept(self, name: str) -> bool:
-        """Wait until a session has been written. Returns True if it is on disk, so that it survives a
+        """Wait until a session has been written. Returns True if it is on disk and thus survives a
         restart."""
         await self.close()
         return self._folder is not None and (self._folder / f"{name}.json").exists()
@@ -429,8 +429,8 @@ class _Asked(NamedTuple):
 
 
 # ---- The status of an aggregator ------------------------------------------------------------------------
-# An analyst sees all members and sessions. A party sees itself, the sessions that name it, and their members.
-# Nothing here is derived from rows.
+# An analyst sees all members and sessions. A party sees itself, the sessions whose terms name
+# it, and the members of these sessions. Nothing here is derived from rows.
 
 
 @dataclass(eq=False)
@@ -454,8 +454,8 @@ class StatusService:
 
     def seen_by(self, caller: Identified | None) -> Status:
         """Return the status as this caller may see it. An analyst sees all members and sessions. A party sees
-        itself, the sessions that name it, and their members. If the aggregator runs without keys, every
-        caller sees everything."""
+        itself, the sessions whose terms name it, and the members of these sessions. If the aggregator runs
+        without keys, every caller sees everything."""
         sessions = [*self._all_sessions()][: wire.MAX_SESSIONS]
         members = [*self._all_members(sessions)]
         others = 0

@@ -2,8 +2,8 @@
 closes idle connections and logs refused callers.
 
 Guarantees: whatever a peer does, the amount of data stored for this peer is bounded by a constant in this
-module. Only the peer that exceeds a limit is refused, and the log has one event per flood. Except for the
-log, functions do not read the clock: callers pass the time.
+module. Only the peer that exceeds a limit is refused, and the log has one event per flood. Apart from
+logging, no function reads the clock: callers pass the time.
 """
 
 import asyncio
@@ -31,17 +31,17 @@ CALLS_AT_ONCE = 8
 while its previous connection ends. An analyst needs one per waiting training run. A probe of the health
 service needs one."""
 CALLS_PER_SECOND, CALLS_SAVED = 10.0, 50.0
-"""Maximum number of calls of a peer: per second, and in a burst after a quiet time. A party that has lost its
-connection calls once per second. A script that submits tiny training runs one after another stays below ten
-calls per second."""
+"""Maximum number of calls of a peer: per second, and in a burst after a quiet period. A party that has lost
+its connection calls once per second. A script that submits tiny training runs one after another stays below
+ten calls per second."""
 BYTES_PER_CALL = 100_000
 """Bytes of terms that count as one more call. Parsing four megabytes of terms takes half a second."""
 UNWANTED_PER_SECOND, UNWANTED_SAVED = 10.0, 100.0
-"""Maximum number of messages from a party that the aggregator is not waiting for, e.g. `Leave` after the end
-of a session: per second, and in a burst."""
+"""Maximum number of unawaited messages from a party, e.g. `Leave` after the end of a session: per second, and
+in a burst."""
 LAST_WORDS = MAX_CELLS // CHUNK_CELLS
-"""Number of unawaited messages that are allowed after each awaited message: the number of parts of the
-largest report. When a session fails, the rest of the current report still arrives."""
+"""Number of unawaited messages that are allowed after each awaited message. It equals the number of parts of
+the largest report. When a session fails, the rest of the current report still arrives."""
 SHARING_AN_ADDRESS = 64
 """Factor by which a peer's limits are multiplied if the aggregator runs without keys. All parties and
 analysts on one machine then count as one peer."""
@@ -49,8 +49,8 @@ BARRED_SECONDS = 10.0
 """Seconds for which a party is refused after it sent too many messages or did not read its messages. This
 does not apply if the aggregator runs without keys, because others may share the address."""
 REFUSALS_AT_ONCE = 64
-"""Maximum number of refused calls of a peer whose answer is delayed. The delay slows down the peer's next
-calls. Further calls are refused at once, because gRPC may read megabytes ahead for each waiting call."""
+"""Maximum number of a peer's refused calls that are answered with a delay. The delay slows down the peer's
+next calls. Further calls are refused at once, because gRPC may read megabytes ahead for each waiting call."""
 REFUSAL_SECONDS = 1.0
 """Seconds by which the answers to refused calls are delayed."""
 PATIENCE_SECONDS = 20.0
@@ -76,8 +76,8 @@ UNREAD_SECONDS = 60.0
 READ_AHEAD = 1 << 20
 """Maximum number of bytes of a call that may arrive before they are read. Reports are added part by part, so
 anything sent faster waits at the party. With gRPC's default, a window that grows to twice the link's
-capacity, reports of 2 MB took 6 MB of memory per party on loopback. One window per round trip is 160 Mbit/s
-at 50 ms."""
+capacity, reports of 2 MB took 6 MB of memory per party on loopback. One window per round trip allows 160
+Mbit/s at a round-trip time of 50 ms."""
 
 # ---- All peers together ---------------------------------------------------------------------------------
 
@@ -99,8 +99,8 @@ METADATA_BYTES = 8 * 1024
 """Maximum size of a call's headers in bytes. The headers of fedboost have a few hundred bytes. gRPC rejects
 some calls above this size, and all calls above twice this size."""
 MAX_PEERS = 1024
-"""Number of peers that are remembered. Beyond that, peers that have no open calls and made none recently are
-forgotten."""
+"""Maximum number of peers that are remembered. Beyond that, peers that have no open calls and made none
+recently are forgotten."""
 
 SERVER_OPTIONS = [
     ("grpc.max_concurrent_streams", 32),  # calls on one connection; clients hold further ones back
@@ -121,7 +121,7 @@ class Peer:
         name: name for the log.
         share: factor by which all limits are multiplied.
         calls: rate limit of calls.
-        unwanted: rate limit of messages that are not awaited.
+        unwanted: rate limit of unawaited messages.
         open, refused: number of admitted and of refused calls that have not ended yet.
         barred: time until which the peer is refused.
         reported: True if the current flood is already in the log.
@@ -246,7 +246,7 @@ class Outgoing:
 
 
 LINES_PER_SECOND, LINES_SAVED = 1 / 60, 5.0
-"""Maximum number of log lines of one kind about one peer: per second, and in a burst after a quiet time."""
+"""Maximum number of log lines of one kind about one peer: per second, and in a burst after a quiet period."""
 
 
 @dataclass(eq=False)

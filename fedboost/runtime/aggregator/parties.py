@@ -91,8 +91,8 @@ class LastSeen:
         return self.times.get(party, 0)
 
     def write(self, now: float, at_once: bool = False) -> None:
-        """Write the file if something changed and the last write was at least `WRITE_SECONDS` ago. With
-        `at_once`, that delay is ignored."""
+        """Write the file if something changed and the last write was at least `WRITE_SECONDS` ago. at_once:
+        True to write without this delay."""
         if self._path is None or not self._changed or (now - self._written < WRITE_SECONDS and not at_once):
             return
         self._written, self._changed = now, False
@@ -268,7 +268,7 @@ class Admission:
         return data
 
     async def refuse(self, event: str, error: FedboostError, context: Any, peer: Peer) -> NoReturn:
-        """Log an error and end the call with it. `event` names the kind of refusal in the log."""
+        """Log an error, and end the call with this error. event: kind of refusal, for the log."""
         address = unquote(str(context.peer())).partition(":")[2]
         self._refusals.note(event, peer.name, quoted(str(error)), address=address)
         await refuse(context, error)
@@ -370,7 +370,7 @@ async def refuse(context: Any, error: FedboostError) -> NoReturn:
 
 
 MAX_VERSION_LENGTH = 20
-"""Maximum number of characters that are kept of a version."""
+"""Maximum number of characters of a version that are kept."""
 
 
 def check_version(context: Any, who: str) -> None:

@@ -161,7 +161,7 @@ class Parties:
 
     async def _read(self, name: str, requests: AsyncIterator[bytes], peer: Peer) -> None:
         """Pass a party's messages to the active session. Raises PeerError if a message violates the protocol,
-        or if the party sends too many messages that are not awaited."""
+        or if the party sends too many unawaited messages."""
         spare = 0
         async for data in requests:
             active = self._sessions.active

@@ -1,13 +1,13 @@
 """The sessions of an aggregator, and the journal of each session: a file from which it is resumed after a
 crash.
 
-Guarantees: `Journal.append` returns only after its record is on disk, and `Journal.sync` only after all
-collected records are on disk, with a single wait. If the process dies, at most the record being written is
-lost. A journal without a complete first record is deleted.
+Guarantees: `Journal.append` returns only after its record is on disk. `Journal.sync` writes all collected
+records together, and returns only after they are on disk. If the process dies, at most the record being
+written is lost. A journal without a complete first record is deleted.
 
 Raises:
-    ConfigError: a journal has another format or version or was altered (the message names the file), or
-        another process uses the same folder.
+    ConfigError: a journal has an unknown format or version or was altered (the message names the file), or
+        another process is using the folder.
     DurabilityError: a write failed. The caller must then not do anything that depends on the record.
 
 A journal starts with a line that contains its version. Each record has its length (four bytes) and its CRC-32
@@ -233,7 +233,7 @@ class Waits:
 @dataclass
 class Pace:
     """Records which parties slow down one session. slow: parties that have been waited for longer than
-    `STRAGGLER_SECONDS`; waits: party -> turns in which it answered last."""
+    `STRAGGLER_SECONDS`; waits: party -> how often and for how long the others waited for it."""
 
     slow: tuple[str, ...] = ()
     waits: dict[str, Waits] = field(default_factory=dict)
@@ -515,7 +515,7 @@ TURN_SECONDS = 20.0
 
 class Sessions:
     """All sessions of an aggregator process: the active one, those waiting to be resumed, and those whose
-    result has not been fetched. The event `ended` is set when the process was stopped or must end."""
+    result has not been fetched. The event `ended` is set when the process is stopped or must end."""
 
     def __init__(
         self,
@@ -610,7 +610,7 @@ class Sessions:
         self._step(lambda active: active.start(self._connected.names, time.monotonic()))
 
     def _step(self, step: Callable[[ActiveSession], None]) -> None:
-        """Let the active session take a step. If it is then over, start the next one."""
+        """Apply a step to the active session. If the session is then over, start the next one."""
         active = self.active
         if active is None or self.fatal:
             return
@@ -687,7 +687,8 @@ class Sessions:
         return self._active(begun, program, journal)
 
     def _resume(self, journal: Journal) -> ActiveSession:
-        """Resume the session of a journal. Raises ConfigError, naming the file, if that is not possible."""
+        """Resume the session that a journal records. Raises ConfigError, naming the file, if that is not
+        possible."""
         begun, *past = journal.past
         try:
             if not isinstance(begun, Begun):

@@ -168,7 +168,7 @@ class Counts:
 
     @cached_property
     def written(self) -> Mapping[str, "np.ndarray"]:
-        """The texts of a mostly numeric column that cannot be read as plain numbers. Maps each kind of
+        """In a mostly numeric column, the texts that cannot be read as plain numbers. Maps each kind of
         problem, e.g. decimal commas, to a mask, bool [texts]. Empty unless most rows are numbers."""
         number, thousands, decimal, signs = map(self.match, (_NUMBER, _THOUSANDS, _DECIMAL, _SIGNS))
         decimal &= ~thousands
@@ -365,7 +365,7 @@ one split for two values, the accuracy for classes, and the rank correlation for
 
 @dataclass(frozen=True)
 class Label:
-    """The label in a sample of rows. target: `TWO`, `CLASSES` or `AMOUNT`; rows: indices of the sampled rows
+    """The labels of a sample of rows. target: `TWO`, `CLASSES` or `AMOUNT`; rows: indices of the sampled rows
     that have a label; values: their labels or class codes."""
 
     target: str
@@ -419,8 +419,8 @@ class Label:
 
     @cached_property
     def _few(self) -> "Label":
-        """The label in at most `FEW_ROWS` evenly spaced rows. If it has two values, at most half of these
-        rows are chosen for each value."""
+        """The labels of at most `FEW_ROWS` evenly spaced rows. If the label has two values, at most half of
+        these rows are chosen for each value."""
         kinds = [np.arange(self.values.size)]
         if self.target == TWO:
             kinds = [np.flatnonzero(self._classes[1] == code) for code in (0, 1)]
@@ -456,7 +456,7 @@ def evenly(size: int, most: int) -> Int64:
 
 def one_split_auc(column: Float64, positive: npt.NDArray[np.bool_]) -> float:
     """Return the AUC of the best split of a column into two parts. Missing values are assigned to one of the
-    parts or form a part of their own, whichever is best. column, positive: [rows]."""
+    parts or form a part of their own, whichever gives the highest AUC. column, positive: [rows]."""
     # As the split moves over the sorted values, the signed shares below it sum to TPR - FPR, and a single
     # split has AUC 1/2 + |TPR - FPR| / 2.
     missing = np.isnan(column)
@@ -503,8 +503,8 @@ def _bins(column: Float64) -> Int64:
 
 
 def _told(codes: Int64, values: Float64, by_others: bool) -> Float64:
-    """Return, for each row, the mean of `values` over the rows with the same code. With `by_others`, only the
-    half of the rows that does not contain the row itself is counted."""
+    """Return, for each row, the mean of `values` over the rows with the same code. by_others: True to compute
+    the means for each half of the rows from the other half."""
     out = np.empty(values.size)
     for half in (0, 1):
         rest = slice(1 - half, None, 2) if by_others else slice(None)
@@ -516,8 +516,8 @@ def _told(codes: Int64, values: Float64, by_others: bool) -> Float64:
 
 
 def _told_class(codes: Int64, classes: Int64, by_others: bool) -> Int64:
-    """Return, for each row, the most frequent class among the rows with the same code. With `by_others`, only
-    the half of the rows that does not contain the row itself is counted."""
+    """Return, for each row, the most frequent class among the rows with the same code. by_others: True to
+    count the classes for each half of the rows in the other half."""
     out = np.empty(classes.size, np.int64)
     for half in (0, 1):
         rest = slice(1 - half, None, 2) if by_others else slice(None)

@@ -161,7 +161,7 @@ class Reading:
 def with_query(
     database: Database, query: str | None, query_file: Path | None, key: str, where: str
 ) -> Database:
-    """Return the database together with its query.
+    """Return a copy of the database that includes the query.
 
     Args:
         query: the query, or None.

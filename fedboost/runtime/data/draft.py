@@ -35,8 +35,8 @@ MAX_CLASSES = 100
 """Maximum number of classes in a draft. A text label with more distinct values is assumed to contain names or
 notes rather than classes."""
 FEW_NUMBERS = 20
-"""A numeric label with at most this many distinct integers may denote classes. It is drafted for regression,
-and `Draft.few_numbers` reports this."""
+"""A numeric label with at most this many distinct integers may denote classes. The draft uses regression for
+such a label, and `Draft.few_numbers` is set."""
 MEDIAN = 0.5  # the quantile that is drafted
 _INDEX = "__index_level_"  # pandas' name for an unnamed index in a Parquet file
 _MAX_NAME = 256
@@ -51,8 +51,8 @@ class Draft:
     num_class: int | None = None
     """Number of classes, if the labels are the class numbers 0, 1, ..."""
     few_numbers: int = 0
-    """Number of distinct values of a label that is drafted for regression. 0 unless the values are integers
-    and there are at most `FEW_NUMBERS` of them."""
+    """Number of distinct values of a regression label, if these are at most `FEW_NUMBERS` integers, otherwise
+    0."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Column that cannot be a feature -> the reason."""
     few: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -206,7 +206,7 @@ def _shared_out(
 
 def _named_in(table: "pa.Table", column: str, what: str) -> tuple[Int64, tuple[str, ...]]:
     """Return each row's index into the distinct texts of a column, int64 [rows], and these texts. Raises
-    ConfigError if a row has no text. what: what the texts name, for the message."""
+    ConfigError if a row has no text. what: description of what the texts name, for the message."""
     codes, names = texts(column_of(table, column), column)
     if (codes < 0).any():
         row = row_of(table, int(np.argmax(codes < 0)))
@@ -268,7 +268,7 @@ def split_by_weights(
 
 def split_by_blocks(table: "pa.Table", terms: Terms, seed: int) -> "dict[str, pa.Table]":
     """Split the rows among blocks of parties that hold different columns. All parties of a block (a label
-    holder and its feature holders) get the same rows, with all columns. `seed` shuffles the rows."""
+    holder and its feature holders) get the same rows, with all columns. seed: seed of the shuffle."""
     names = [str(number) for number in range(len(terms.blocks))]
     rows = {"0": table}
     if len(names) > 1:

@@ -201,7 +201,7 @@ def _ask_postgresql(driver: Any, database: Database, query: str, enter: Enter) -
 
 
 def _dialled(uri: str) -> str:
-    """Add a connection timeout and the program's name to the parameters of the URI."""
+    """Return the URI with a connection timeout and the program's name added to its parameters."""
     wanted = {"fallback_application_name": "fedboost"}
     if "PGCONNECT_TIMEOUT" not in os.environ and "connect_timeout=" not in uri:
         wanted["connect_timeout"] = str(CONNECT_SECONDS)
@@ -301,8 +301,8 @@ class ParquetTable:
         return (self.group(number, column) for number in range(len(self.ends) - 1))
 
     def share(self, ranges: Sequence[tuple[int, int]]) -> "ParquetTable":
-        """Return a table with only some of the rows, whose feature values are kept in memory. ranges: first
-        row (inclusive) and last row (exclusive) of each range."""
+        """Return a table that has only some of the rows and keeps their feature values in memory. ranges:
+        first row (inclusive) and last row (exclusive) of each range."""
         pieces: list[tuple[int, int, int]] = []
         for first, last in ranges:
             groups = np.searchsorted(self.ends, [first, last - 1], side="right") - 1

@@ -1,11 +1,11 @@
 """Converts a site's table to a `Shard` (its rows as float32 columns), and row ids to bytes.
 
-Row ids are used to match the rows of parties that hold different columns. So equal ids give equal bytes at
-every party, whether they are stored as integers or text, in memory, CSV or Parquet. Text is NFC-normalised
-and stripped of surrounding whitespace. An integer becomes its decimal digits, and so does text that consists
-of digits after an optional minus sign; leading zeros are dropped, as CSV readers drop them. A date becomes
-YYYY-MM-DD. Several id columns are joined by U+001F. The id form `digits` keeps only the digits 0 to 9 of each
-column and drops leading zeros; `lower` casefolds the text and NFC-normalises it again.
+Row ids are used to match the rows of parties that hold different columns. Therefore, equal ids give equal
+bytes at every party, whether they are stored as integers or text, in memory, CSV or Parquet. Text is
+NFC-normalised and stripped of surrounding whitespace. An integer becomes its decimal digits, and so does text
+that consists of digits after an optional minus sign; leading zeros are dropped, as CSV readers drop them. A
+date becomes YYYY-MM-DD. Several id columns are joined by U+001F. The id form `digits` keeps only the digits 0
+to 9 of each column and drops leading zeros; `lower` casefolds the text and NFC-normalises it again.
 
 Raises:
     ConfigError: ids have another type (floats with a fraction, timestamps, booleans), are missing or empty,
@@ -257,8 +257,9 @@ def _shard(table: "Table", terms: Terms, schema: Schema, site: str, ranges: Rang
 
 
 def _readers(terms: Terms, schema: Schema) -> Iterator[tuple[str, Reader]]:
-    """Yield the name of each feature and the function that reads it. Columns of target means are read as hash
-    buckets if the task trains a model, otherwise as the means stored in the model."""
+    """Yield the name of each feature and the function that reads it. Columns whose categories are replaced
+    with target means are read as hash buckets if the task trains a model, otherwise as the means stored in
+    the model."""
     for name in schema.numeric:
         yield name, partial(finite, name=name)
     for name, buckets in schema.target_means.items():

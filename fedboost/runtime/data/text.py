@@ -98,8 +98,8 @@ class SparseTable:
         )
 
     def parts(self) -> "Iterator[SparseTable]":
-        """Yield the table in parts of consecutive rows. The sparse columns of a part have about `DENSE`
-        values or fewer when they are made dense."""
+        """Yield the table in parts of consecutive rows. Converted to dense columns, the sparse columns of a
+        part have at most about `DENSE` values."""
         step = max(1, DENSE // max(len(self.names), 1))
         for first in range(0, max(self.num_rows, 1), step):
             yield self.take(np.arange(first, min(first + step, self.num_rows)))

@@ -45,7 +45,7 @@ ANALYST = "analyst"
 
 class LocalCluster:
     """Context manager that runs an aggregator and parties in separate processes. While it is active, all
-    parties are connected, and terms can be submitted with the property `analyst`.
+    parties are connected, and terms can be submitted through the property `analyst`.
 
     Attributes: `aggregator` is the aggregator's process, `parties` maps each party's name to its process,
     `keys` is the folder of the key bundles, and `state` is the folder of the parties' memories and audit

@@ -106,8 +106,8 @@ MESSAGE_BYTES = 120  # bytes of a report without its cells
 MIN_ROWS_A_PARTY = 20
 SAMPLED_PARTIES = 100  # with more parties, each seals a smaller sample
 FEWER = 4
-"""The first trees are grown on one in this many rows of a sample. The difference in time gives the cost per
-row."""
+"""Trees are first grown on only one in this many rows of a sample. The cost per row follows from the
+difference in time."""
 ALONE: dict[str, object] = {
     **{"protection": "plain", "parties": [], "keyholder": None, "keyholder_rows": True},
     **{"on_loss": "wait", "quorum": None, "early_stopping_rounds": None, "party_metrics": False},
@@ -164,8 +164,9 @@ class Grown:
     sent: tuple[float, float]
 
     def weight(self, rounds: int) -> float:
-        """Return the factor that scales the cost of the measured rounds after the first to a full training
-        run. rounds: number of rounds in the full run."""
+        """Return the factor by which to multiply the cost of the measured rounds after the first, to get the
+        cost of all rounds after the first in a full training run. rounds: number of rounds in the full
+        run."""
         return (rounds - 1) / max(self.rounds - 1, 1)
 
 
@@ -445,8 +446,8 @@ class _Aligned:
 
 
 def _aligned(terms: Terms, rows: int) -> _Aligned:
-    """Measure the cost of matching rows by id if all ids are common to all parties. Each party multiplies
-    every party's list of points once."""
+    """Measure the cost of matching rows by id if all ids are common to all parties. Ids are hashed to points
+    of an elliptic curve, and each party multiplies every party's points once."""
     if not terms.vertical.aligns:
         return _Aligned()
     ids = [str(row).encode() for row in range(SAMPLE_IDS)]
@@ -746,7 +747,7 @@ class Link:
         return {"rtt_ms": self.rtt_ms, **limited}
 
     def seconds(self, round_trips: float, megabytes: float) -> float:
-        """Return the seconds that consecutive round trips and a transfer in one direction take."""
+        """Return the time in seconds for consecutive round trips and a transfer in one direction."""
         return round_trips * self.rtt_ms / 1e3 + megabytes * 1e6 / (self.bandwidth_mbit * MBIT)
 
 

@@ -33,8 +33,8 @@ from fedboost.terms.terms import Terms
 SAMPLE_ROWS = 1024
 REPORTED = 32  # ciphertexts of the closed reports: four times the batch of the kernels
 OPENED = 12, 36
-"""Two numbers of ciphertexts to open, from which the cost per ciphertext and the cost per turn are
-derived."""
+"""Two numbers of ciphertexts whose opening is timed. The two times give the cost per ciphertext and per
+turn."""
 SEALED_BYTES = 4_000_000
 COLUMNS = 2  # columns that are summed together
 PARTY = "bank"
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Line:
-    """Seconds as a linear function: a constant per turn plus a constant per ciphertext."""
+    """A duration in seconds: a constant per turn plus a constant per ciphertext."""
 
     turn: float
     each: float
@@ -225,8 +225,9 @@ class Grown:
         return [(first + self._later(rounds) * later) / rounds for first, later in pairs]
 
     def _later(self, rounds: int) -> float:
-        """Return the factor that scales the measured rounds after the first to a full training run. rounds:
-        number of rounds in the full run."""
+        """Return the factor by which to multiply the cost of the measured rounds after the first, to get the
+        cost of all rounds after the first in a full training run. rounds: number of rounds in the full
+        run."""
         return (rounds - 1) / max(len(self.seconds) - 1, 1)
 
 

@@ -199,9 +199,9 @@ def _by_party(terms: Terms, shards: Any, site: str | None) -> Mapping[str, Any]:
 
 
 def terms_for_tables(terms: Terms, shards: Any) -> Terms:
-    """Adapt a model's terms to a session with these tables in this process. The parties may differ from the
-    parties in training. If there are fewer tables than the protection requires, `plain` is used instead,
-    because nothing is hidden within one process."""
+    """Return a model's terms, adapted to a session with these tables in this process. The parties may differ
+    from the parties in training. If there are fewer tables than the protection requires, `plain` is used
+    instead, because nothing is hidden within one process."""
     terms = terms.changed(parties=(), on_loss="wait", quorum=None, colluding=None)
     several = isinstance(shards, (Mapping, list, tuple))
     if not several or len(shards) >= terms.protection.min_parties:
@@ -233,7 +233,7 @@ def sites_of(
     """Return a simulated `Site` for each party of the terms, including a key holder that has no rows.
 
     Args:
-        terms: if their protection or blocks require keys, the sites get keys of an in-memory consortium.
+        terms: terms of the session. If these require keys, the sites get keys of an in-memory consortium.
         holders: party name -> function that creates its holder (the code that computes answers from its
             rows).
         parts: dict that is filled with each party's part of the model.
