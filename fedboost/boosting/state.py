@@ -182,8 +182,8 @@ class BoostingState(HasSplits):
         scales: tuple[Scale, Scale, float] | None = None,
         residual: ResidualQuery | None = None,
     ) -> "BoostingState":
-        """Return the state after one more query about the growing tree. splits: additional splits sent by the
-        query.
+        """Return the state after one more query about the growing tree. splits: additional splits sent with
+        the query.
 
         scales: scales of the query, kept only for the root; residual: the query, if it was about
         residuals."""
@@ -234,7 +234,7 @@ class BoostingState(HasSplits):
 
     @cached
     def position(self) -> Position:
-        """Fingerprint of the state, consisting of counts and hashes."""
+        """Position of the state: counts and hashes that identify it."""
         model = self._hash.digest()
         scales = b"" if self.scales is None else _SCALES.pack(*self.scales.to_list())
         residual = b"" if self.residual is None else self.residual.digest
@@ -283,7 +283,7 @@ class BoostingState(HasSplits):
         )
 
     def has_passed(self, earlier: Position) -> bool:
-        """Return True if a session can have progressed from the earlier position to this state.
+        """Return True if a session could have progressed from the earlier position to this state.
 
         The model at that position is rebuilt from a prefix of this state's rounds and splits, and compared by
         hash."""

@@ -14,7 +14,7 @@ intersection).
 
 Guarantees: no party sees its own list multiplied by all parties, so it cannot compare that list with others.
 A repeated query gets the same answer byte for byte, and the rows are the same after a restart. If all rows of
-the label holder take part, the hash for a feature holder covers only ids that the feature holder has,
+the label holder are used, the hash for a feature holder covers only ids that the feature holder has,
 according to both the feature holder and the aggregator.
 Raises: PeerError for invalid lists of points, lists that change when a query is repeated, invalid indices,
 and common rows with different ids."""
@@ -62,7 +62,7 @@ from fedboost.version import VERSION
 # table. The other parties repeat their row with this id as many times.
 
 REPEATS = "how many rows each id has"
-"""Kind of relay, as named in logs."""
+"""Name of this kind of relay in logs."""
 NUMBER = np.dtype(f"<i{REPEAT_BYTES}")
 
 
@@ -109,7 +109,7 @@ def check(counts: Int64, holder: str, most: int) -> None:
 # ---- The matching of one party's row ids ----------------------------------------------------------------
 
 IDS, KNOWN, CHECK = "blinded row ids", "which rows it has", "a hash of the row ids in common"
-"""Kinds of relays, as named in logs."""
+"""Names of these kinds of relays in logs."""
 
 
 class Alignment:
@@ -125,7 +125,8 @@ class Alignment:
         self._takes_all_rows = terms.vertical.takes_all_rows
         self._block = block
         self._ring = tuple(terms.parties.index(party) for party in block.parties)
-        """Block's parties as indices in `terms.parties`, in the order in which lists are passed around."""
+        """The block's parties as indices in `terms.parties`, in the order in which lists are passed
+        around."""
         self._parties = terms.parties
         self._context = terms.digest.encode()
         self._most = terms.vertical.most_ids
@@ -224,8 +225,8 @@ class Alignment:
         return known
 
     def _vouch(self, rows: Int64, to: tuple[str, ...]) -> Send:
-        """Build the message with a keyed hash of the ids of these rows, and the hash's key. The receiving
-        parties compare the hash with their own."""
+        """Build the message that contains a keyed hash of these rows' ids, and the key. The receiving parties
+        compare the hash with their own."""
         return Send(CHECK, to, self._key + self._hashed(self._key, rows), rows.size)
 
     def _compare(self, rows: Int64, told: bytes) -> None:
@@ -319,7 +320,7 @@ class Alignment:
 # many rows as the label holder.
 
 ROWS = "the number of rows"
-"""Kind of relay, as named in logs."""
+"""Name of this kind of relay in logs."""
 _WHOLE = np.dtype("<i8")
 
 
@@ -384,8 +385,8 @@ class CommonRows:
         return self._table.hashed(key, self._table.columns, VERSION)
 
     def match(self, places: PlacesQuery | None) -> bool:
-        """Hold the rows that a query selects, or no rows if `places` is None. Returns True if the selection
-        has changed."""
+        """Keep only the rows that a query selects, or no rows if `places` is None. Returns True if the
+        selection has changed."""
         if self._alignment is None or _digest(places) == _digest(self._places):
             return False
         self._held, self._places, self._repeats = None, places, None

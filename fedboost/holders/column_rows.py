@@ -220,8 +220,8 @@ class OwnCuts:
         return out.reshape(-1)
 
     def put_into(self, start: StartQuery, rows: OwnRows) -> StartQuery:
-        """Return the query `start` with the party's own cut points filled in. The aggregator knows only how
-        many there are. Raises PeerError if the number of bins does not match the cut points."""
+        """Return the query `start` with the party's own cut points filled in. The aggregator knows only the
+        number of cut points. Raises PeerError if the number of bins does not match the cut points."""
         own, told = self.of(rows), start.cut_points
         numeric = told.head(self._numeric.size)
         if not (np.array_equal(numeric.sizes, own.sizes) and np.array_equal(numeric.missing, own.missing)):
@@ -253,7 +253,7 @@ class OwnCuts:
 # of a block has the same rows in the same nodes.
 
 ROW_SET = "which rows go left"
-"""Kind of relay, as named in logs."""
+"""Name of this kind of relay in logs."""
 
 
 class RowSets:
@@ -393,7 +393,7 @@ def levels(splits: Splits) -> Iterator[Mask]:
 # holder's columns. A party computes with the keys of its current attempt.
 
 GRADIENTS, ENCRYPTED = "gradients", "gradients, encrypted"
-"""Kinds of relays, as named in logs."""
+"""Names of these kinds of relays in logs."""
 PAIR_BYTES = 8
 """Size in bytes of a row's packed gradient and hessian."""
 
@@ -535,7 +535,7 @@ def check_leaf_values(
 # group, which would reveal a part of its sums, and for splits of a tree whose rows are not known.
 
 DRAWN = "which rows a tree grows on"
-"""Kind of relay, as named in logs."""
+"""Name of this kind of relay in logs."""
 
 
 class BinFloor:

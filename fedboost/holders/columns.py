@@ -75,7 +75,7 @@ from fedboost.version import VERSION
 # Guarantees: margins equal the whole model's margins on a table with all columns, to the last bit.
 
 LEAF_BITS = "leaf bits"
-"""Kind of relay, as named in logs."""
+"""Name of this kind of relay in logs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,13 +222,13 @@ class PredictionHolder(BaseHolder):
 # - holder of a split -> others of its block: the row set of the split, before anything is computed after it.
 #   To all parties if histograms follow, since all must know the rows of the new nodes. If the tree ends, only
 #   to the label holder, because only the label holder has margins.
-# - each party, after a restart: how far it has come, then the same bytes again (`_catch_up`).
+# - each party, after a restart: how far it has progressed, then the same bytes again (`_catch_up`).
 # A row set is sent only if the query is in order in this state, each split is of an existing leaf, and its
 # column is this party's own (`RowSets.split`). All parties of a block go through the same relays in the same
 # order, so none waits for a party that waits for it.
 
 STANDING = "how far it has come"
-"""Kind of relay, as named in logs."""
+"""Name of this kind of relay in logs."""
 _WHOLE = np.dtype("<i8")
 
 
@@ -294,7 +294,7 @@ class VerticalHolder(BaseHolder):
         self._is_whole = True
         """True if each row is in the node of the growing tree that `state` implies."""
         self._has_met = True
-        """True if the parties of the block have exchanged how far each has progressed."""
+        """True if the parties of the block have told each other how far they have progressed."""
 
     def rows_hashed(self, key: bytes) -> bytes:
         return self._common.hashed(key)
@@ -314,7 +314,7 @@ class VerticalHolder(BaseHolder):
         return self._own_cuts.trees(self.state, rounds, self._own)
 
     def go_to(self, state: BoostingState) -> None:
-        """Move to this state. If this requires data from other parties, it is relayed before the next
+        """Move to this state. Any data that this requires from other parties is relayed before the next
         answer."""
         # The label holder relays again how often ids are repeated, since another party may have lost it.
         repeats = state.places is not None and self._terms.vertical.repeated_ids
@@ -354,8 +354,8 @@ class VerticalHolder(BaseHolder):
             self._begin_tree(state.tree)
 
     def _take_back(self, rounds: tuple[Round, ...]) -> None:
-        """Undo finished trees that are not in these rounds. This undoes only the last tree if the margins
-        before it are stored, else all trees."""
+        """Undo finished trees that are not in these rounds. If the margins from before the last tree are
+        stored, only that tree is undone; otherwise, all trees are."""
         own, finished = self._own, self.state.rounds[: self._finished]
         if finished and rounds[: len(finished)] == finished:
             return

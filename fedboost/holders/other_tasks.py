@@ -31,7 +31,7 @@ from fedboost.terms.tasks import bins_in, level_sets
 from fedboost.terms.terms import Terms
 
 # ---- The rows that a model is evaluated on: all, rows that its training held out, or rows added since ---
-# Held-out rows are drawn again under the terms of the training, or are marked in the validation column. All
+# Held-out rows are drawn again under the terms of that training run, or marked in the validation column. All
 # rows of a site that did not take part in the training are held out. If draws depend on row indices, the
 # table must be the training table, whose hash is in the site's memory.
 # Raises: Refused if rows cannot be distinguished, because the table differs or its training is unknown.
@@ -76,8 +76,8 @@ def measured_rows(
         read: returns the rows under the given terms.
         rows: number of all rows.
         name: name of the party.
-        table_of: returns the training table from the site's memory. None in a single process, where the
-            tables are assumed to be the training tables.
+        table_of: returns the training table recorded in the site's memory file. None in a single process,
+            where the tables are assumed to be the training tables.
     """
     trained, kind = terms.trained, terms.evaluation.evaluate_rows
     if trained is None:
@@ -136,7 +136,7 @@ def _as_then(table: TrainingTable, trained: Terms, read: Callable[[Terms], Shard
         return None
     try:
         then = read(trained).first(table.rows)
-    except Refused:  # e.g. a column of the training is gone
+    except Refused:  # e.g. a column used in training is gone
         return None
     return then if table.has(lambda key: then.hashed(key, then.columns)) else None
 
@@ -145,7 +145,7 @@ def _as_then(table: TrainingTable, trained: Terms, read: Callable[[Terms], Shard
 
 
 class EvaluationHolder(RowsHolder):
-    """Holder in a session that evaluates a model. Has a party's rows and the model's margins for them."""
+    """Holder in a session that evaluates a model. Keeps a party's rows and the model's margins for them."""
 
     def __init__(
         self,

@@ -66,7 +66,7 @@ def hash_rows(key: bytes, software: str, columns: Iterable[tuple[str, Values]], 
 
 
 def add_hashes(hashes: Sequence[bytes]) -> bytes:
-    """Return the hash of a table from the hashes of its shares (the rows on each worker)."""
+    """Combine the hashes of a table's shares (the rows on each worker) into the hash of the table."""
     words = [np.frombuffer(share, "<u8") for share in hashes]
     return np.sum(words, axis=0, dtype=np.uint64).astype("<u8").tobytes()
 

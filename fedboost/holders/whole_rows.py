@@ -217,8 +217,8 @@ def _by_slot(slots_of_rows: Int64, values: Int64, slots: Slots) -> Int64:
 # ---- A party with whole rows ----------------------------------------------------------------------------
 
 MAX_ROWS_OF_TREES = 1 << 31
-"""Maximum number of rows times number of trees in a round. Each row of each tree takes 8 bytes, or 16 if rows
-are sampled."""
+"""Maximum product of the number of rows and the number of trees in a round. Each row of each tree takes 8
+bytes, or 16 if rows are sampled."""
 NO_FEATURE = CutPoints.of([np.zeros(0, np.float32)], [False])
 """Placeholder for the columns of a label holder without features: one bin that contains all rows."""
 

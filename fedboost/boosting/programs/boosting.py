@@ -102,7 +102,7 @@ def begin(terms: Terms) -> Generator[OfTurn, Int64, TrainingStart]:
 
 
 def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster | Outcome]:
-    """Train all rounds and return the model. grown: rounds that were grown before a restart (see
+    """Train all rounds and return the model. grown: rounds whose trees were grown before a restart (see
     `grow_tree`)."""
     if terms.vertical.aligns:
         yield from align(terms)
@@ -165,7 +165,8 @@ def end_round(
     values: tuple[tuple[int, float], ...],
     scales: Scales,
 ) -> Generator[OfTurn, Int64, tuple[Int64, Int64, dict[str, float]]]:
-    """Send the query that ends a round (`end_query`), and return the parts of its sum (`split_end`)."""
+    """Send the query that ends a round (`end_query`), and return the parts of the summed answers
+    (`split_end`)."""
     total = yield end_query(terms, rows, number, splits, values, scales)
     return split_end(terms, total, scales)
 
@@ -253,8 +254,8 @@ def grow_tree(
         number: number of the round.
         ground: growth settings, or the cut points from which to derive them.
         scales: scales of gradients and hessians.
-        grown: rounds grown so far, to which this round is added. A round that is already in the list, because
-            it was grown before a restart, is not grown again.
+        grown: rounds whose trees have been grown so far, to which this round is added. If the round is
+            already in the list, because it was completed before a restart, its trees are not grown again.
         root: sum of the answers to `root_query`, if that query was sent early.
     """
     if number == len(grown):
@@ -289,7 +290,7 @@ def _grow(
 # Each candidate is one output of the round (`registry.Trials`). Its trees grow with its own settings, and the
 # histograms of all candidates travel in one answer.
 # Guarantees: a pure function of the terms and the sums. If gradients have public bounds, a candidate's trees
-# are those of a separate training with its settings.
+# are those of a separate training run with its settings.
 
 
 @dataclass
@@ -304,8 +305,8 @@ class Candidate:
 
 
 def tune(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
-    """Train all candidates in parallel and drop the worst at the end of each stage. grown: rounds that were
-    grown before a restart (see `grow_tree`)."""
+    """Train all candidates in parallel and drop the worst at the end of each stage. grown: rounds whose trees
+    were grown before a restart (see `grow_tree`)."""
     begun = yield from begin(terms)
     rows, scales, ahead, sums = begun.rows, begun.scales, begun.ahead, begun.root_sums
     each = [terms.candidate(number) for number in range(len(terms.objective.candidates))]

@@ -53,7 +53,7 @@ class BinGroups:
     before the child's sums are subtracted, so that both have sums for the same groups."""
 
     def __init__(self, terms: Terms, layout: Layout, numbers: Int64) -> None:
-        """Start without any groups. layout: positions of the features' bins; numbers: numbers of these
+        """Start without any groups. layout: positions of the features' bins; numbers: number of each of these
         features in the terms."""
         view = view_of(terms, terms.vertical.label_holder or "")
         assert view is not None
@@ -119,7 +119,7 @@ class BinGroups:
 
     def _checked(self, node: int, marks: Int64, above: Flags | None, sums: Int64) -> Flags:
         """Convert marks to the groups that they describe. Raises PeerError if the groups are impossible.
-        node: the node or its parent, for the message; above: groups of the parent, or None at a root."""
+        node: the node or its parent, shown in the message; above: groups of the parent, or None at a root."""
         fault = histogram.fault(marks, above, sums[:-STATS].reshape(-1, STATS), self._layout)
         if fault is not None:
             feature, what = fault
@@ -329,7 +329,8 @@ class GrowingTree:
         return still_waiting[:held], families[:grown]
 
     def _widen(self, groups: BinGroups, columns: Int32) -> None:
-        """Move the last splits to the borders of groups, both in `columns` (the splits) and in the nodes."""
+        """Move the most recent splits to borders between groups, both in `columns` (the splits) and in the
+        nodes."""
         ground, (node, feature, *_) = self._ground, columns
         bitmaps = self._bitmaps[node[: len(node) * ground.categorical]]
         groups.widen(columns, bitmaps, feature)
@@ -439,8 +440,8 @@ class Frontier:
         return VoteQuery(rows, self._number, self.growing.new_splits, voters, *size, *self._scales.pair)
 
     def elect(self, votes: Int64) -> None:
-        """Elect features for each family by the votes for its children. Ties go to the lowest feature
-        number."""
+        """Elect features for each family according to the votes for its children. Ties go to the lowest
+        feature number."""
         self.growing.new_splits = NO_SPLITS  # the votes' query has sent them
         by_voter = votes.reshape(-1, len(self._ground.sizes))
         # Families are in the order of their left children, each followed by its right one. So the family of a
@@ -509,8 +510,8 @@ class Frontier:
 
 
 def with_room(array: npt.NDArray[Any], size: int, spare: bool = True) -> npt.NDArray[Any]:
-    """Return the array, enlarged in place to at least `size` rows unless it is empty. spare: True to at least
-    double the number of rows."""
+    """Enlarge an array in place to at least `size` rows, unless it is empty, and return the array. spare:
+    True to at least double the number of rows whenever it grows."""
     if 0 < len(array) < size:
         # In place, so that a large array is never in memory twice. Nothing else may refer to it.
         array.resize((max(size, 2 * len(array)) if spare else size, *array.shape[1:]), refcheck=False)
@@ -518,8 +519,8 @@ def with_room(array: npt.NDArray[Any], size: int, spare: bool = True) -> npt.NDA
 
 
 def refuse_made_up(terms: Terms, splits: Splits, node: int) -> None:
-    """Raise PeerError because the sums over a node's rows differ from the sums that the holder of the split's
-    column reported."""
+    """Raise PeerError with a message that the sums over a node's rows differ from those reported by the party
+    that holds the column of the parent's split."""
     above = int(np.flatnonzero((splits.left == node) | (splits.left + 1 == node))[0])
     name = terms.columns.features[splits.feature[above]]
     holders = [party for party in terms.parties if name in terms.blocks.columns_of(party).features]

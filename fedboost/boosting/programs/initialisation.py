@@ -145,8 +145,8 @@ NOTHING_TO_LEARN = (
 )
 MAX_FLOAT64 = float(np.finfo(np.float64).max)
 MAX_COARSER_BITS = 1
-"""Maximum number of bits by which a tree's scale may be coarser than the scale from exponent counts, to save
-a turn."""
+"""Maximum number of bits by which a tree's scale may be coarser than the scale from exponent counts. A
+coarser scale is accepted because it saves a turn."""
 VANISHED_BITS = 21
 """Residuals at least this many bits smaller than the labels count as rounding errors (a float32 has 24
 bits)."""
@@ -164,8 +164,8 @@ class Scales:
 
     @classmethod
     def of(cls, terms: Terms, exponents: Int64) -> "Scales":
-        """Compute scales from the loss's bounds on gradients, or from the summed exponent counts if the loss
-        has no bounds."""
+        """Compute scales from the bounds on the loss function's gradients, or from the summed exponent counts
+        if there are no bounds."""
         gradient, hessian, weight = exponents.reshape(3, EXPONENT_CELLS)
         bounds = terms.objective.loss.bounds or (bound_exponent(gradient), bound_exponent(hessian))
         weight_scale = terms.known_weight_scale or Scale(bound_exponent(weight), terms.bits)
@@ -327,8 +327,8 @@ def known_base_score(terms: Terms) -> float | None:
 
 
 def constant_values(terms: Terms, score: float) -> tuple[tuple[int, float], ...]:
-    """Return the leaf values of the constant: the constant at the first root of each output, and 0 at all
-    other roots. All are 0 if training continues from a model, because that model contains the constant."""
+    """Return the constant as leaf values: the margin of `score` at the first root of each output, and 0 at
+    all other roots. All are 0 if training continues from a model, which already contains the constant."""
     constant = terms.objective.loss.margin(score) if terms.earlier is None else 0.0
     first = terms.roots[:: terms.trees.num_parallel_tree]
     return tuple((root, constant if root in first else 0.0) for root in terms.roots)
@@ -495,8 +495,8 @@ def find_levels(
 
 
 def parts_of(query: LevelSumsQuery, total: Int64) -> list[Int64]:
-    """Split the sum of a LevelSumsQuery into gradient and hessian sums [slots, 2], row counts [slots], and
-    weights [slots], if the query asks for them."""
+    """Split the sum of a LevelSumsQuery into gradient and hessian sums [slots, 2] and, if the query asks for
+    them, row counts [slots] and weights [slots]."""
     pairs, *counts = np.split(total, np.cumsum([segment.cells for segment in query.segments])[:-1])
     return [pairs.reshape(-1, STATS), *counts]
 
@@ -555,8 +555,8 @@ def _rounded(values: Float64) -> Float64:
 
 
 def lay_cut_points(means: Float32, units: Int64, quantiles: Quantiles) -> CutPoints:
-    """Return the cut points of a column that is encoded by these means, from the row weight in each slot.
-    means: float32 [buckets, folds]; units: int64 [slots], the row weights, missing values last."""
+    """Return the cut points of a column that is encoded by these means, computed from the row weight in each
+    slot. means: float32 [buckets, folds]; units: int64 [slots], the row weights, missing values last."""
     values = np.append(means, np.full(units.size - means.size, np.float32(np.nan)))
     for _ in range(MAX_REFINEMENTS):
         if not quantiles.grids.cells:

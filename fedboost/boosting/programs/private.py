@@ -1,7 +1,7 @@
 """Differentially private training: cut points, trees and leaf values from noisy sums.
 
 Guarantees: all results are pure functions of the terms and the noisy sums. The larger the share of noise in a
-sum, the shorter the step. Sums are never rejected as inconsistent, since noise makes any sum possible.
+sum, the smaller the leaf step. Sums are never rejected as inconsistent, since noise makes any sum possible.
 
 Privacy budget. `Terms.plan` (`terms.hiding.plan_of`) fixes the noise of each kind of release before the first
 query. The programs below send at most as many queries as the plan contains:
@@ -76,8 +76,8 @@ def newton_step(terms: Terms, sums: Sums) -> float:
 
 
 def find_noisy_levels(terms: Terms, bins: int) -> Generator[LevelSumsQuery, Int64, Levels]:
-    """Like `find_levels`, but for noisy sums. bins: maximum number of bins per column, excluding the
-    missing-value bin."""
+    """Find target means and cut points as in `find_levels`, but from noisy sums. bins: maximum number of bins
+    per column, excluding the missing-value bin."""
     slots = slots_of(terms)
     if not slots:
         return Levels()
@@ -126,8 +126,8 @@ BEYOND_NOISE = 4.0
 def grow_noisy_histograms(
     terms: Terms, number: int, cut_points: CutPoints
 ) -> Generator[Query, Int64, tuple[Tree, Splits, dict[int, Sums]]]:
-    """Grow a round's trees on noisy histograms. Returns the tree without leaf values, the splits of its last
-    level, and the sums in its leaves."""
+    """Grow a round's trees from noisy histograms. Returns the tree without leaf values, the splits of its
+    last level, and the sums in its leaves."""
     layout, tree, bound = Layout.of(cut_points), Tree(), terms.bound
     sigma = terms.plan.releases[TREES].sigma
     rule = replace(
@@ -231,8 +231,8 @@ bins. With more bins, row counts would differ more from bin to bin."""
 
 
 def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
-    """Train all rounds and return the model. grown: rounds that were grown before a restart. They are not
-    queried again, because each query costs privacy."""
+    """Train all rounds and return the model. grown: rounds whose trees were grown before a restart. These
+    rounds are not queried again, because each query costs privacy."""
     cut_points = yield from lay_random_cut_points(terms)
     levels = yield from find_noisy_levels(terms, min(terms.histograms.max_bin, MAX_NOISY_BINS))
     cut_points = levels.among(cut_points, terms)
@@ -256,7 +256,8 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
 def grow_random_trees(
     terms: Terms, number: int, cut_points: CutPoints
 ) -> Generator[Query, Int64, tuple[Tree, Splits]]:
-    """Grow the trees of a round. Returns them as one `Tree`, with the splits not yet sent to any party."""
+    """Grow the trees of a round with random splits. Returns them as one `Tree`, with the splits not yet sent
+    to any party."""
     assert terms.noise is not None
     if terms.noise.method == "hist":
         tree, new_splits, sums = yield from grow_noisy_histograms(terms, number, cut_points)

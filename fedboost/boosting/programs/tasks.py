@@ -1,10 +1,10 @@
 """Programs that do not train (describe, evaluate and drift), and the rounding of the figures that they
 publish.
 
-Guarantees: for each published count, the exact count can have any value in a range of at least half a unit.
-This also applies near zero and near the number of all rows. Parts of a total are rounded together, so that
-they sum to the total. If an analyst combines counts of the same rows in two units, a range of a quarter of
-the smaller unit remains."""
+Guarantees: published counts are rounded to multiples of a unit. Each is consistent with a range of exact
+counts at least half a unit wide, even near zero and near the number of all rows. Parts of a total are rounded
+together, so that they sum to the total. An analyst who combines two counts of the same rows, rounded to
+different units, can narrow this range to no less than a quarter of the smaller unit."""
 
 import math
 from collections.abc import Generator, Mapping, Sequence
@@ -71,14 +71,14 @@ def step_of(size: float) -> float:
 
 
 def rows_of_bin(unit: int) -> int:
-    """Return the minimum number of rows of a published bin. With fewer rows, rounding would leave no correct
+    """Return the minimum number of rows in a published bin. With fewer rows, rounding would leave no correct
     digit in the bin's share."""
     return _UNITS_OF_BIN * unit if unit > 1 else 1
 
 
 def rows_of_group(unit: int) -> int:
-    """Return the minimum number of rows of a group with published figures, so that one unit changes a share
-    by at most a tenth. With fewer rows, rounding alone would make groups look different."""
+    """Return the minimum number of rows in a group with published figures, chosen so that one unit changes a
+    share by at most a tenth. With fewer rows, rounding alone would make groups look different."""
     return _UNITS_OF_GROUP * unit if unit > 1 else 1
 
 
@@ -100,7 +100,7 @@ def possible(told: int, total: int, unit: int) -> tuple[int, int]:
 
 
 def coarse(counts: Sequence[int], unit: int, told: int | None = None) -> list[int] | None:
-    """Return the published counts of the parts of a total, in order, or None if the total is less than one
+    """Return the published count of each part of a total, in order, or None if the total is less than one
     unit.
 
     Cumulative counts are rounded, not the counts of the parts. Each published count is within one unit of the
@@ -168,8 +168,8 @@ def _told(count: int, floor: int) -> int | None:
 
 
 def _quantiles(counts: Int64, declared: tuple[float, float], noise: float) -> dict[str, Any]:
-    """Return, for each quantile, the part of the declared range that contains it, from noisy counts. The part
-    is None for quantiles that would depend mainly on noise."""
+    """Return, for each quantile, the part of the declared range that contains it according to noisy counts.
+    The part is None for quantiles that would depend mainly on noise."""
     known: dict[str, Any] = dict.fromkeys(f"{share:g}" for share in SHARES)
     kept = np.where(counts > ABOVE_NOISE * noise, counts, 0)
     total = int(kept.sum())
@@ -401,7 +401,8 @@ probability 0.001."""
 
 
 def evaluate(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
-    """Evaluate the model of the terms on the rows of all parties. Returns the model and the summary."""
+    """Evaluate the model specified by the terms on the rows of all parties. Returns the model and the
+    summary."""
     query = MagnitudesQuery(terms.metrics)
     counts = yield query
     measured = terms.evaluation.evaluate_rows
@@ -576,7 +577,7 @@ class _Sums:
         self._sites: list[Any] = [(site,) for site in query.sites]
         splits: list[list[Any]] = [*self._columns.values(), self._sites]
         self._splits = [split for split in splits if split]
-        """Lists of sets that partition all rows."""
+        """Lists of sets; the sets of each list partition all rows."""
         self._check()
         # Sets of one partition are rounded together, so that their published counts sum to all rows.
         told = {ALL: query.rows}

@@ -76,8 +76,8 @@ class View:
         parties: number of parties.
         place: index of the party in `terms.parties`; -1 for the public view.
         own: bool [features], True for features that the party holds.
-        holders: int64 [features], index in `terms.parties` of the party in the same block that holds each
-            feature.
+        holders: int64 [features]; for each feature, the index in `terms.parties` of the party in the same
+            block that holds it.
         has_labels: True if the party knows leaf values.
         hides: True if the terms hide columns.
     """
@@ -102,8 +102,8 @@ class View:
 
     @cached_property
     def _seen(self) -> Int64:
-        """Maps a feature number to its number in this view. Numbers of holders follow the numbers of features
-        and do not change, so applying the view again has no effect."""
+        """Maps each feature number to the number shown in this view. The numbers that represent holders
+        follow those of the features and map to themselves, so applying the view again has no effect."""
         seen = np.where(self.own, np.arange(self.features), self.features + self.holders)
         return np.concatenate([seen, self.features + np.arange(self.parties)]).astype(np.int64)
 
@@ -480,7 +480,8 @@ def check_started(state: Any) -> None:
 
 
 def check_nodes(terms: Terms, tree: int, splits: Splits, nodes: tuple[int, ...]) -> None:
-    """Raise Refused unless these nodes can be a level of the given tree after these splits."""
+    """Raise Refused unless the nodes can be one level of the given tree after the splits have been
+    applied."""
     check_tree(terms, tree, splits, ())
     if tree == CONSTANT_TREE:
         raise Refused("query-nodes", "the query asks for histograms before the first tree")
@@ -551,8 +552,8 @@ def check_splits(terms: Terms, splits: Splits) -> None:
 
     Each split must apply to an existing leaf, no deeper than the terms allow. Its children must have the next
     two node numbers, starting after the roots. It must use categories if and only if its feature is
-    categorical. If arbitrary numbers were allowed, a message with few splits could make the receiver allocate
-    a tree of the largest size."""
+    categorical. If arbitrary node numbers were allowed, a message with few splits could make the receiver
+    allocate a tree of the largest size."""
     holders = len(terms.parties) if terms.blocks else 0
     counts = _category_counts(len(terms.columns.ordered), terms.columns.category_counts, holders)
     shape = len(terms.roots), terms.trees.max_depth, counts

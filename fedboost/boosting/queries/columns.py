@@ -54,8 +54,9 @@ def are_weighted(terms: Terms) -> bool:
 
 
 def weight_scale(terms: Terms, rows: int, exponent: int) -> Scale:
-    """Return the scale of weights up to 2**exponent in the quantiles of this many rows. The scale has as many
-    bits as gradients, or fewer if the sum of all weights would exceed MAX_WEIGHT_BITS."""
+    """Return the scale in which row weights up to 2**exponent are summed to find quantiles of `rows` rows.
+    The scale has as many bits as gradients, or fewer if the sum of all weights would exceed
+    MAX_WEIGHT_BITS."""
     # A weight of b bits is at most 2**(b - 1), and rows are fewer than 2**rows.bit_length(). So their sum is
     # below 2**(b - 1 + rows.bit_length()), which is 2**MAX_WEIGHT_BITS for the largest b.
     return Scale(exponent, min(terms.bits, MAX_WEIGHT_BITS + 1 - rows.bit_length()))
@@ -63,7 +64,7 @@ def weight_scale(terms: Terms, rows: int, exponent: int) -> Scale:
 
 @dataclass(frozen=True)
 class QuantileQuery(Counted, BaseQuery):
-    """Counts rows in each subcell of these grids, one grid per column of `tasks.gridded`.
+    """Counts rows in each subcell of the grids. There is one grid per column of `tasks.gridded`.
 
     weight: scale of the row weights, or None if rows are not weighted. A weighted row adds its weight, in
     this scale, instead of 1."""
@@ -225,7 +226,7 @@ class BinCountsQuery(Stateless, BaseQuery):
     Args:
         sizes: number of bins of each feature, including the last one, for missing values.
         score: number of bins of the score.
-        rounds: number of rounds whose trees compute the score.
+        rounds: number of rounds from whose trees the score is computed.
     """
 
     description = "row counts by bin of columns and score"

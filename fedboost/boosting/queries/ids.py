@@ -5,9 +5,9 @@ of all parties of its block. Finally, each receives the indices of its matched r
 an order that all parties share.
 
 Guarantees: a party receives only indices of its own rows. If all rows of the label holder are used, the label
-holder receives one hash per feature holder instead, which covers the set of rows that this party has. A
-feature holder that claims other rows does not receive a hash of their ids. Each query is sent once per
-session, in its own turn. Otherwise, parties could submit `max_ids` different ids each time.
+holder receives one hash per feature holder instead, which covers the set of rows that this feature holder
+has. A feature holder that claims to have other rows does not receive a hash of their ids. Each query is sent
+once per session, in its own turn. Otherwise, parties could submit `max_ids` different ids each time.
 Raises: Refused for more ids than the terms allow, too few common rows, and impossible row indices."""
 
 import hashlib
@@ -208,7 +208,7 @@ class PlacesQuery(ToldPlaces):
     These are usually the common rows, in an order that all parties of a block share. With
     `Vertical.takes_all_rows`, they are all rows of the label holder, in the order of its list. Each feature
     holder then receives one index per row, or UNKNOWN if it does not have the id. The label holder receives
-    one hash per feature holder (`hash_of`), which covers the set of rows that this party has.
+    one hash per feature holder (`hash_of`), which covers the set of rows that this feature holder has.
 
     total: number of common rows of all blocks, or number of rows of the label holder."""
 

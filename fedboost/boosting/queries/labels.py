@@ -49,8 +49,8 @@ from fedboost.terms.terms import MAX_RENEWAL_QUERIES, Terms, slots_of
 from fedboost.terms.training import MAX_METRICS, MAX_SUBGROUPS
 
 START_BITS = 31
-"""Number of bits of the scales in the sums for the base score. These sums are only two integers, but they
-affect the whole model."""
+"""Number of bits in the scales of the sums from which the base score is computed. These sums are only two
+integers, but they affect the whole model."""
 EXPONENT_VECTORS = 3
 """Number of exponent histograms in an answer: gradients, hessians and weights."""
 MAX_COLUMNS = MAX_BUCKETS // MIN_BUCKETS
@@ -259,8 +259,8 @@ RESIDUAL_WIDTHS = tuple(KEY_BITS - RESIDUAL_BITS * turn for turn in range(RESIDU
 
 @dataclass(frozen=True)
 class ResidualQuery(BaseQuery):
-    """Sums row weights in each of these nodes by residual (label - margin), after these splits of the grown
-    tree.
+    """Applies splits to the grown tree, then sums row weights in each of the given nodes by residual (label -
+    margin).
 
     Sent if leaf values are quantiles of residuals. For tree -1, the query is about all rows, with residuals
     label - base margin. A node's cell consists of the 2**width float32 keys from its start, cut into 2**8

@@ -65,7 +65,7 @@ class Elected:
 
 @dataclass(frozen=True)
 class HistogramQuery(BaseQuery):
-    """Asks for the gradient histograms of these nodes, after these splits of the growing tree.
+    """Applies splits to the growing tree, then asks for the gradient histograms of the given nodes.
 
     Parties compute and quantise gradients when they receive the query for a tree's root. Answer: int64 [node,
     bin, (gradient, hessian)]. Each node has one more pair after its bins: the sum of its positive gradients,
@@ -266,7 +266,8 @@ class _Layout(NamedTuple):
 
 @lru_cache(maxsize=2)  # both ends of a simulation need the same one
 def _layout_of(pairs: tuple[int, ...], widths: bytes, rows: int, gradient: int, hessian: int) -> _Layout:
-    """Return the layout for nodes with these numbers of pairs. gradient, hessian: limits of the scales."""
+    """Return the layout of an answer. pairs: number of (gradient, hessian) pairs of each node; widths, rows:
+    as in `HistogramQuery`; gradient, hessian: limits of the scales."""
     # Without widths only the rows bound a sum. Hessians are never negative, so their sums need no sign bit.
     bounds = cell_bits(gradient, rows), cell_bits(hessian, rows) - 1
     node_widths = tuple(zip(widths[::2], widths[1::2], strict=True)) or (bounds,) * len(pairs)
@@ -285,8 +286,8 @@ def _layout_of(pairs: tuple[int, ...], widths: bytes, rows: int, gradient: int, 
 
 @dataclass(frozen=True)
 class VoteQuery(BaseQuery):
-    """Asks parties to vote for the features by which these nodes should be split, after these splits of the
-    growing tree.
+    """Applies splits to the growing tree, then asks parties to vote for the features by which to split the
+    given nodes.
 
     Sent before the histograms of each level except the root, if the terms require a vote on features.
     `parties` is the number of voters. Answer: int64 [node, feature], 1 for the vote_top_k features with the
@@ -446,8 +447,7 @@ BY_PARTY = "EndRoundQuery by party"
 
 @dataclass(frozen=True)
 class EndRoundQuery(BaseQuery):
-    """Ends a round: moves each row's margin by the value of its leaf after these splits, and asks for
-    metrics.
+    """Ends a round: applies the last splits, adds each row's leaf value to its margin, and asks for metrics.
 
     Tree -1 is the constant from which boosting starts. The answer consists of:
 
