@@ -1,7 +1,8 @@
 """Exceptions that fedboost raises.
 
-An error message is one sentence: what happened, where, to whom, and what to do next. The command line prints
-only that sentence and exits with code 2. Any other exception that reaches the user is a bug in fedboost.
+An error message is one sentence that says what happened, where, to whom, and what to do next. The command
+line prints only that sentence and exits with code 2. Any other exception that reaches the user is a bug in
+fedboost.
 """
 
 import re

@@ -1,10 +1,10 @@
 """scikit-learn estimators that train federated models on rows in this process.
 
 Guarantees: parameters have the names and defaults of `Terms`, except `n_estimators` (`rounds`),
-`random_state` (`seed`) and `n_jobs` (threads per party). The model is bit-for-bit identical to the model that
-`simulate`, or training on the pooled rows, would return, however the rows are assigned to sites. Trees are
-not trained on evaluation rows, but all rows are used to choose cut points. Numbers are converted to float32;
-text is kept.
+`random_state` (`seed`) and `n_jobs` (threads per party). However the rows are assigned to sites, the model is
+bit-for-bit identical to the model that `simulate` returns, and to a model trained on the pooled rows.
+Evaluation rows are used to choose cut points, but not to train trees. Numbers are converted to float32; text
+is kept.
 Raises: ValueError or TypeError for arrays, labels and weights that scikit-learn rejects. ConfigError for
 settings that terms do not accept, and if scikit-learn is older than 1.6.
 """
@@ -67,7 +67,7 @@ _WEIGHTS = {
 
 @dataclass(frozen=True)
 class Rows:
-    """Validated rows to train or evaluate on, with their labels, weights and groups, each [rows].
+    """Validated rows to train or evaluate on, with the label, weight and group of each row.
 
     Attributes:
         features: numbers [rows, features], a sparse matrix, or a DataFrame with text columns.
@@ -365,7 +365,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         return Options(sites, text_of(xgb_model), held_out, evaluated, int(verbose))
 
     def _label_column(self, values: npt.NDArray[Any]) -> pa.Array:
-        """Return the label column as the terms expect it."""
+        """Return the label column in the form that the terms require."""
         return pa.array(values.astype(np.float64))
 
     def _fit(self, rows: Rows, follows: dict[str, Any], options: Options) -> Self:

@@ -58,8 +58,8 @@ def unprotected(terms: Terms) -> Terms:
 @dataclass(frozen=True)
 class HeldOut:
     """Rows on which models are compared, prepared according to the terms. features: float32 [rows, features],
-    with bucket numbers in target-means columns; others: float32 [rows]. Labels are [2, rows] if they are
-    ranges."""
+    with bucket numbers in target-means columns. The other arrays are float32 [rows], but labels are [2, rows]
+    if they are ranges."""
 
     features: Float32
     label: Float32

@@ -127,8 +127,8 @@ class _Unsafe(OSError):
 
 @cache
 def _version() -> str:
-    """Return the name of the cache folder, which includes a digest of all kernel sources. numba alone does
-    not notice changes in a kernel that is called from another file."""
+    """Return the name of the cache folder, which includes a digest of all kernel sources. numba itself does
+    not detect changes in a kernel that is called from another file."""
     digest = hashlib.sha256(f"{VERSION} {numba.__version__}".encode())
     for file in (path for pattern in SOURCES for path in sorted(PACKAGE.glob(pattern))):
         digest.update(file.read_bytes())
@@ -197,8 +197,8 @@ def _check_link(place: Path) -> None:
 
 
 def _trusted() -> tuple[int, ...]:
-    """Return the user ids of this user and of root. In a user namespace, root has another id, which is found
-    as the owner of /."""
+    """Return the user ids of this user and of root. In a user namespace, root has another id: that of the
+    owner of /."""
     return os.geteuid(), 0, Path("/").stat().st_uid
 
 
@@ -337,8 +337,8 @@ def unready() -> Path | None:
 
 
 def say_compiling(say: Callable[[str], None] | None = None) -> None:
-    """Report that kernels are being compiled. say: prints the line; without it, the line is printed if a
-    person is waiting and it has not been printed before."""
+    """Report that kernels are being compiled. say: function that prints the line. Without it, the line is
+    printed at most once, and only on a terminal or in a notebook."""
     global _said
     said, _said = _said, True
     if say is not None:

@@ -27,7 +27,7 @@ P = ParamSpec("P")
 
 
 class Terms(terms.Terms):
-    """The settings that all parties agree on for one session. Keyword arguments are the keys of a terms file.
+    """The settings that all parties agree to for one session. Keyword arguments are the keys of a terms file.
     xgb_model may also be a `Model` to continue training from, or the path of its file."""
 
     def __init__(self, **settings: Any) -> None:

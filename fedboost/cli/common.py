@@ -1,4 +1,5 @@
-"""Options shared by several commands. Imports no module that reads tables or trains, since that is slow."""
+"""Options shared by several commands. Modules that read tables or train are slow to import, so this module
+does not import them."""
 
 import inspect
 import os
@@ -60,9 +61,9 @@ LogFormat = Annotated[
 ]
 LogLevel = Annotated[str, typer.Option(metavar="debug|info|warning|error", help="Minimum severity to log.")]
 MIN_ROWS_PER_LEVEL = 10
-"""By default, drafted terms and offers of columns leave out levels with fewer rows than this. The name of a
-rare level can identify a person, and so can a split on it. The default policy requires the same number of
-rows per leaf."""
+"""By default, drafted terms and offers of columns leave out levels with fewer rows than this. A rare level's
+name, or a split on the level, can identify a person. The default policy requires the same number of rows per
+leaf."""
 MinRowsPerLevel = Annotated[int, typer.Option(help="Leave out levels with fewer rows than this.", min=1)]
 _TABLES: dict[str, Any] = {"rich_help_panel": "Table format"}
 

@@ -163,8 +163,8 @@ IN_ORDER: dict[str, object] = {
     **{"rows": "in_order", "min_common_rows": None, "max_ids": None, "id_form": None},
     "label_epsilon": None,
 }
-"""Settings with which this process trains the same model: rows are in order, nothing is hidden, and no party
-can be lost."""
+"""Settings with which the same model is trained in this process: rows are in order, nothing is hidden, and no
+party can be lost."""
 ONE_PARTY: dict[str, object] = {
     **{"parties": [], "label_holder": None, "rows": None, "model": None},
     **{"alone_rounds": 0, "min_rows_per_bin": 1},
@@ -175,7 +175,7 @@ def _of_columns(
     agreed: Terms, sources: Mapping[str, Any], read: Reading, share: float
 ) -> tuple[list[Trial], Split, dict[str, Any]]:
     """Return the trial of the label holder, the split function, and additional fields of the comparison.
-    sources: party -> location of its table, or a single table with all columns."""
+    sources: party -> location of its table, or ALL -> location of a single table with all columns."""
     if agreed.vertical.label_holder is None:
         raise ConfigError(
             "compare-blocks",
@@ -228,8 +228,9 @@ def _of_columns(
 
 
 def _in_common(agreed: Terms, tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return party -> its columns of the matched rows, in the same order for all parties. Raises ConfigError
-    if too few rows match or, for rows that are already in order, if the tables have different lengths."""
+    """Return party -> table of its columns, with only the matched rows, in the same order for all parties.
+    Raises ConfigError if too few rows match or, for rows that are already in order, if the tables have
+    different lengths."""
     shards = {party: to_shard(table, agreed, party) for party, table in tables.items()}
     holder = str(agreed.vertical.label_holder)
     if agreed.vertical.aligns:

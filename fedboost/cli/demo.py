@@ -167,8 +167,8 @@ def _audit_log(folder: Path, party: str) -> str:
 
 
 HOSPITALS_TABLE = Path(local.__file__).with_name("hospitals.csv")
-"""569 tumours with 30 measurements each, and whether they are benign: W. H. Wolberg, W. N. Street and O. L.
-Mangasarian, 1993, https://doi.org/10.24432/C5DW2B, CC BY 4.0."""
+"""Table of 569 tumours: 30 measurements of each, and whether it is benign. Source: W. H. Wolberg, W. N.
+Street and O. L. Mangasarian, 1993, https://doi.org/10.24432/C5DW2B, CC BY 4.0."""
 LABEL = "benign"
 HOSPITALS = {"north": 6.0, "south": 3.0, "east": 1.0}
 HELD_OUT = 0.25
@@ -199,7 +199,7 @@ def _hold_out(table: Any) -> tuple[Any, Any]:
 
 
 def demo_terms(sites: Sites, rounds: int, protection: str | None) -> Terms:
-    """Return the terms of the demo. If sums are encrypted, the terms add a key holder and use fewer bins.
+    """Return the terms of the demo. If sums are encrypted, the terms have a key holder and fewer bins.
 
     Args:
         sites: tables from which the columns are drafted.
@@ -298,7 +298,7 @@ class Apart:
 
     @property
     def new(self) -> Any:
-        """The clinic's columns of the new patients."""
+        """The new patients' rows, with only the clinic's columns."""
         return self.held_out.select([ROW_ID, *self.columns[CLINIC]])
 
     @property
@@ -368,7 +368,8 @@ def columns_terms(apart: Apart, rounds: int, protection: str) -> Terms:
 
 
 def can_encrypt() -> bool:
-    """Return whether the extra `paillier`, which hides the labels from the laboratory, is installed."""
+    """Return whether the extra `paillier` is installed. With it, the labels are hidden from the
+    laboratory."""
     try:
         scheme_of("paillier")
     except ConfigError:
@@ -427,8 +428,8 @@ def _predict(consortium: LocalCluster, folder: Path, apart: Apart, part: Path) -
 def _compare_columns(
     terms: Terms, apart: Apart, model: PartyModel, parts: dict[str, Path], prediction: Prediction
 ) -> tuple[dict[str, dict[str, float]], bool]:
-    """Return model name -> metrics on the new patients, and whether the assembled model and its predictions
-    equal the model trained on the pooled columns and its predictions."""
+    """Return model name -> metrics on the new patients, and whether federated training and training on the
+    pooled columns yield the same model and the same predictions."""
     here = terms.changed(rounds=len(model.rounds), **IN_ORDER)  # fewer than planned after Ctrl-C
     whole, own = one_party(here, terms.columns), one_party(here, terms.blocks.columns_of(CLINIC))
     pooled = simulate(whole, {POOLED: apart.common}).model

@@ -300,8 +300,8 @@ def compile_usual(say: Callable[[str], None]) -> None:
 
 
 def _of_many_rows(table: pa.Table) -> Model:
-    """Train on so many rows that several threads work on one split. Then train on `table` and return that
-    model."""
+    """Train on so many rows that several threads work on one split. Then train on `table` and return the
+    resulting model."""
     terms = Terms.read(_settings("binary:logistic", protection="plain"))
     simulate(terms, [table.take(np.arange(SHARED) % ROWS)], nthread=2)
     return simulate(terms, [table]).model

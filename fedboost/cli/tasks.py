@@ -132,8 +132,8 @@ class Run:
         return session.model, session.traffic
 
     def show(self, result: Reported, **more: Any) -> None:
-        """Print the result of a session, then write its page if requested. So if writing fails, the result
-        has already been printed. more: additional values for the JSON output."""
+        """Print the result of a session, then write its page if requested. In this order, the result is
+        printed even if writing fails. more: additional values for the JSON output."""
         show(self.json, [result.summary | more], document(result))
         if self.report is not None:
             result.report(self.report)

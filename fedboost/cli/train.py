@@ -230,8 +230,8 @@ def notice_shared_groups(table: pa.Table, group: str, site: str) -> None:
 
 
 def save(model: SignedModel, out: Path | None, reproducible: bool = False) -> None:
-    """Save a model to `out`, if given. If that fails, save the model to a temporary folder, because the
-    aggregator no longer has it, and raise ConfigError. reproducible: as in `Model.save`."""
+    """Save a model to `out`, if given. If that fails, the model is saved to a temporary folder, because the
+    aggregator no longer has it, and ConfigError is raised. reproducible: as in `Model.save`."""
     if out is None:
         return
     try:
@@ -323,8 +323,8 @@ BESIDE = 42
 _BETWEEN = ", "
 RECENT = 5  # number of last rounds from which the remaining time is estimated
 ESTIMATED_SECONDS = 3600.0
-"""The progress bar estimates the remaining time from the progress during this many seconds. With encryption,
-a round may take minutes."""
+"""The remaining time is estimated from the progress in the last seconds, up to this many. The period is long
+because, with encryption, a round may take minutes."""
 
 
 def notice_not_hidden(terms: Terms) -> None:

@@ -1,7 +1,7 @@
-"""What people see of an aggregator: its status on a terminal, the pages of its console, and its HTTP API.
+"""Views of an aggregator: its status on a terminal, the pages of its console, and its HTTP API.
 
 Each section of a page can be read on its own, and an unchanged section renders to the same bytes. A party
-that has never connected is shown differently from one that is away.
+that has never connected is shown differently from one that has disconnected.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -83,7 +83,7 @@ _STATES = {
 
 def waiting(parties: Sequence[str], absent: Mapping[str, datetime | None]) -> str:
     """Return a sentence about the parties that a session waits for. absent: maps each party that is not
-    connected -> time when it was last connected, None if never."""
+    connected to the time when it was last connected, or to None if it has never connected."""
     if not parties:
         return "waiting: another session is running"
     seen = {party: 0 if last is None else int(last.timestamp()) for party, last in absent.items()}
@@ -181,7 +181,7 @@ def agreed(session: SessionStatus | Session, task: str) -> Iterator[tuple[str, L
 
 
 def waits_for(facts: Status, session: SessionStatus) -> str:
-    """Return a list, as one string, of the parties that a session waits for, each with the reason."""
+    """Return the parties that a session waits for, each with the reason, as one string."""
     if not session.awaited:
         return "the running session" if session.state is SessionState.WAITING else "no particular site"
     why = dict.fromkeys(session.awaited, _away(0))
@@ -196,7 +196,7 @@ def _age(facts: Status, since: int) -> str:
 
 
 def check(sites: Sequence[SiteReply]) -> Iterator[Printed]:
-    """Yield each site's answer to a check of terms, and how many sites would take part."""
+    """Yield the sites' answers to a preflight, and how many sites would take part."""
     width = max(len(delimited(site.party)) for site in sites)
     for site in sites:
         answer = "yes" if site.would else "no" if site.answered else "unknown"
@@ -210,9 +210,9 @@ def check(sites: Sequence[SiteReply]) -> Iterator[Printed]:
 MAX_ENDED = 10
 """Maximum number of ended sessions on the overview. The page of sessions lists all of them."""
 MAX_REASON = 160
-"""Maximum length of the reason of a failure in a table."""
+"""Maximum length of the reason for a failure in a table."""
 MAX_AWAITED = 5
-"""Maximum number of awaited sites that the verdict names. The tables list all of them."""
+"""Maximum number of awaited sites that are listed in the verdict. The tables list all of them."""
 MAX_METRICS = 3
 """Maximum number of metrics among the key figures."""
 SAID_ROUNDS = 10
@@ -235,7 +235,7 @@ CONSOLE = Served(
 
 
 def overview(state: AggregatorState) -> Document:
-    """Return the overview page. Its lead, which screen readers announce, changes rarely."""
+    """Return the overview page. Screen readers announce its lead, so the lead changes rarely."""
     live = state.live
     return Document(
         "Overview",
@@ -302,8 +302,7 @@ def _traffic(session: SessionDetail) -> Figure:
 
 
 def _metrics(session: SessionDetail) -> Iterator[Figure]:
-    """Yield the metrics of the last round over the rows of all parties. Metrics of validation rows come
-    first."""
+    """Yield the last round's metrics over the rows of all parties, starting with those on validation rows."""
     done = len(session.rounds)
     curves = [each for each in curves_of(session.rounds[-1:]) if not each.party]
     for curve in sorted(curves, key=lambda each: each.rows != VALIDATION)[:MAX_METRICS]:
@@ -469,8 +468,8 @@ _SIGNED: Object = {
 
 class Operation(NamedTuple):
     """An operation of the API. answer: description of the response; content: type or schema of the response,
-    or its media type if it is text; refused: HTTP codes of the errors that it can return, besides 401, 403
-    and 429."""
+    or its media type if it is text; refused: HTTP codes of the errors that the operation can return, besides
+    401, 403 and 429."""
 
     summary: str
     answer: str
@@ -553,7 +552,7 @@ def _schemas() -> Object:
 
 
 def openapi() -> Object:
-    """Return the OpenAPI 3.1 document of the HTTP API."""
+    """Return the OpenAPI 3.1 description of the HTTP API."""
     bearer = {"type": "http", "scheme": "bearer"}
     return {
         "openapi": "3.1.0",

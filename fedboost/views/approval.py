@@ -1,8 +1,8 @@
 """Terms in plain words, for a person who decides on them.
 
-Guarantees: every party, column, metric, category and label value in the terms is shown in full, within 80
-columns. So is every setting that differs from its default. No name can imitate another line or move the
-cursor.
+Guarantees: every party, column, metric, category and label value in the terms is shown in full, on lines of
+at most 80 terminal columns. Every setting that differs from its default is shown, too. No name can imitate
+another line or move the cursor.
 """
 
 import json
@@ -53,7 +53,7 @@ QUERIES: dict[str, str] = {
     OPENINGS: "blinded sums, decrypted for other parties",
     THRESHOLDS: "thresholds of this site's own splits",
 }
-"""Maps name of a query -> description of what the answer contains."""
+"""Maps the name of a query to a description of what the answer contains."""
 
 
 OF_ONE_SITE = frozenset({BY_PARTY, EVALUATION_BY_PARTY})
@@ -61,8 +61,8 @@ OF_ONE_SITE = frozenset({BY_PARTY, EVALUATION_BY_PARTY})
 
 
 def queries_of(name: str) -> list[str]:
-    """Return the names of the queries that a release answers. If several share a turn, the name of the
-    release contains all of them."""
+    """Return the names of the queries that a release answers. If several queries share a turn, the release's
+    name contains all their names."""
     return name.split(AND)
 
 
@@ -79,16 +79,16 @@ RELAYED = {
     "leaf bits": "for each of {rows} requested row ids (people), which way it goes at each of this site's "
     "splits",
 }
-"""Maps kind of a relay -> what other parties receive, if the name of the kind does not say so."""
+"""Maps the kind of a relay to what other parties receive. Kinds with self-explanatory names are left out."""
 
 APPROVE = "fedboost approve terms.toml"
 """The command with which a site approves terms, as quoted in refusals."""
 
 
 class TaskWords(NamedTuple):
-    """Description of a task. name: the kind of session; made: its outcome; verb, work: the agreed work, with
-    placeholders for objective and rounds; told: what each site learns in addition to the terms, if the
-    session has a result."""
+    """Description of a task. name: the kind of session; made: its outcome; verb, work: what the parties agree
+    to do, with placeholders for objective and rounds; told: what each site learns in addition to the terms,
+    if the session has a result."""
 
     name: str
     made: str
@@ -147,7 +147,7 @@ PLACEMENTS = {
     "local": "; this site added it",
     "central": " for the model only: the aggregator added the noise itself",
 }
-"""Maps placement of noise -> end of a sentence about the noise."""
+"""Maps the placement of noise to the end of a sentence about the noise."""
 
 RELAXED: dict[tuple[str, object], str] = {
     **{
@@ -173,8 +173,7 @@ RELAXED: dict[tuple[str, object], str] = {
         "central",
     ): "THE AGGREGATOR SEES EXACT SUMS: noise is added only after they leave this site.",
 }
-"""Maps (rule of a policy, value to which an approval relaxes it) -> additional warning, partly in
-capitals."""
+"""Maps (policy rule, value to which an approval relaxes it) to an additional warning, partly in capitals."""
 
 
 # ---- Terms of sessions that do not train, in plain words ------------------------------------------------
@@ -453,14 +452,14 @@ def _other_sites(terms: Terms) -> list[Entry]:
 
 
 def _label_holder(terms: Terms) -> str:
-    """Return what a label holder sends and sees."""
+    """Describe what a label holder sends and sees."""
     loud = "SENDS EVERY ROW'S GRADIENT, WHICH REVEALS ITS LABEL,"
     sends = "sends every row's gradient, encrypted," if terms.hides_columns else loud
     return f"{sends} to the other parties that hold its rows; sees which rows go left at each of their splits"
 
 
 def _colluders(terms: Terms) -> str:
-    """Return what the aggregator and colluding parties learn together."""
+    """Describe what the aggregator and colluding parties learn together."""
     if terms.hides_columns:
         return (
             "the aggregator and the label holder together learn the other sites' columns, bin by bin; the "
@@ -578,7 +577,7 @@ def _columns(terms: Terms) -> list[Entry]:
 
 
 def _target_means(terms: Terms) -> str:
-    """Return what target means (mean labels by level) reveal, and to whom."""
+    """Describe what target means (mean labels by category) reveal, and to whom."""
     named = ", ".join(
         f"{delimited(name)} in {buckets} buckets" for name, buckets in terms.columns.target_means.items()
     )
@@ -621,7 +620,7 @@ def _categories(terms: Terms, counts: Counts | None) -> list[Entry]:
 
 
 def _marked(counts: Counts | None) -> dict[tuple[str, str], int]:
-    """Return (column, value) -> number of rows, for the values that only few rows have."""
+    """Return (column, value) -> number of rows, for the values that only a few rows have."""
     known = (counts.categories if counts else None) or {}
     rows = {(name, value): n for name, values in known.items() for value, n in values.items()}
     return {key: n for key, n in rows.items() if counts is not None and 0 < n < counts.few}
@@ -632,7 +631,7 @@ def _marked(counts: Counts | None) -> dict[tuple[str, str], int]:
 
 
 def not_hidden(terms: Terms) -> str:
-    """Return what others see of each party under terms whose protection does not hide it."""
+    """Describe what others see of each party's values under terms whose protection does not hide them."""
     if not terms.blocks:
         return NOT_HIDDEN
     return _encrypted(terms) if terms.hides_columns else _plain(terms)
@@ -658,7 +657,7 @@ def _plain(terms: Terms) -> str:
 
 
 def _sums(terms: Terms, alone: str) -> str:
-    """Return which sums of gradients the aggregator sees. alone: what the sums show about a single row if
+    """Describe which sums of gradients the aggregator sees. alone: what the sums show about a single row if
     min_rows_per_bin does not set a minimum."""
     fewest = terms.vertical.min_rows_per_bin
     sums = f"sums of gradients by bin, {alone}"
@@ -751,8 +750,8 @@ def _site(view: ApprovalView) -> Iterator[Entry]:
 
 
 def _of_columns(lines: Lines, counts: Counts | None) -> Sequence[Block]:
-    """Return the blocks about columns. If many are categorical, their levels are folded, and values with few
-    rows are listed first."""
+    """Return the blocks about columns. If many columns are categorical, their levels are folded, and values
+    with few rows are listed first."""
     levels = [line for line in lines if line[0] == "categories"]
     if len(levels) <= MAX_LEVELS_SHOWN:
         return [Entries(lines)]
@@ -802,7 +801,7 @@ def _repeats(terms: Terms) -> str:
 
 
 def use_of_ids(terms: Terms) -> str:
-    """Return what the row ids are used for, as a participle: "matched", "drawn" or both."""
+    """Return how the row ids are used: "matched", "drawn" or "matched and drawn"."""
     if not terms.vertical.aligns:
         return "drawn"
     return "matched and drawn" if terms.draws_rows else "matched"

@@ -214,9 +214,9 @@ TOKEN = Markup(
 
 @dataclass(frozen=True)
 class Served:
-    """A process that serves pages. name: name shown in titles; asks: what the pages load their content from;
-    tokens: sentence that says who creates a token, and how; pages: path -> title of the pages that each page
-    links to."""
+    """A process that serves pages. name: name shown in titles; asks: the process from which the pages load
+    their content, in words; tokens: sentence that says who creates a token, and how; pages: path -> title of
+    the pages that each page links to."""
 
     name: str
     asks: str

@@ -38,7 +38,7 @@ def text(
 
     Args:
         document: the document.
-        more: start of the last sentence, which lists what is not shown, e.g. "--full shows".
+        more: start of the last sentence, e.g. "--full shows"; a list of what is not shown follows it.
         full: True to show everything, including what a page folds.
     """
     if not isinstance(document.blocks[0], Verdict):  # a verdict replaces the lead

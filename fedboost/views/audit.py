@@ -57,7 +57,7 @@ KINDS: dict[Kind, tuple[State, str, str]] = {
         "allowed by the terms, but the protection is weaker than it appears",
     ),
 }
-"""Maps kind of a warning -> its state, a short description, and its meaning."""
+"""Maps the kind of a warning to its state, a short description, and its meaning."""
 
 
 # ---- A log ----------------------------------------------------------------------------------------------
@@ -302,8 +302,7 @@ def _agreement(session: Session, agreed: Admitted) -> Iterator[tuple[str, Line]]
 
 
 def _again(session: Session) -> str:
-    """Return a clause with the number of answers that were repeated in a new attempt, and what they
-    revealed."""
+    """Return a clause that says how many answers were repeated in a new attempt, and what they revealed."""
     again = session.again
     if not again:
         return ""
@@ -337,8 +336,8 @@ def _protections(session: Session) -> Iterator[tuple[str, Line]]:
 
 
 def _relays(session: Session) -> Iterator[tuple[str, Line]]:
-    """Yield lines with the number of matched rows, and with what other parties received through the
-    aggregator, which could not read it."""
+    """Yield lines with the number of matched rows, and with what other parties received. The aggregator
+    forwarded it, but could not read it."""
     if session.own is not None and session.own.in_common is not None:
         rows = session.own.in_common
         yield "in common", f"{rows:,} rows: the aggregator and the other parties know this number"
@@ -353,7 +352,7 @@ def _relays(session: Session) -> Iterator[tuple[str, Line]]:
 
 
 def _answers(session: Session) -> Iterator[Sequence[Line]]:
-    """Yield table rows with the answers by query, and how many of each the terms allow."""
+    """Yield a table row for each kind of answer, with the number of answers sent and the number allowed."""
     again = [answer for answer, _ in session.again]
     ids = {id(answer) for answer in again}
     for name, releases in session.by_kind.items():
@@ -400,8 +399,8 @@ def _sums(words: str, releases: Sequence[Released], allowed: str = "") -> Sequen
 
 
 def _releases(session: Session) -> Iterator[Block]:
-    """Yield a table of all answers, with the first digits of two hashes: the question's and the
-    position's."""
+    """Yield a table of all answers. It shows the first digits of two hashes: of the query, and of the state
+    of training in which it was asked."""
     again = {id(answer) for answer, _ in session.again}
     rows = []
     for release in session.releases:

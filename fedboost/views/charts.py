@@ -20,7 +20,7 @@ from fedboost.views.words import amount, shorten
 WIDTH, HEIGHT = 440, 280
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 22, 12, 46
 _LEGEND, _MARK = 20, 26
-"""Height of a line of the legend, and width of the sample line before a name, in pixels."""
+"""Height of an entry in the legend, and width of the sample line before its name, in pixels."""
 _NAMES = 156
 """Width of the space for the names of bars, in pixels."""
 _MAX_NAME, _MAX_SERIES_NAME = 18, 24
@@ -44,8 +44,8 @@ def draw(chart: Lines | Bars) -> Markup:
 
 
 def thinned(points: Places) -> Places:
-    """Return at most about MAX_POINTS of a line's points. Of each run of neighbouring points, the first,
-    lowest, highest and last one are kept, so that no peak is lost."""
+    """Return the points of a line, thinned to about MAX_POINTS. Of each run of neighbouring points, the
+    first, lowest, highest and last one are kept, so that no peak is lost."""
     if len(points) <= MAX_POINTS:
         return points
     size = -(-len(points) * 4 // MAX_POINTS)
@@ -232,7 +232,8 @@ def _range(values: Sequence[float], margin: float) -> tuple[float, float]:
 
 
 def _number(value: float, axis: _Axis) -> str:
-    """Return the label of a tick, "0" if its value is negligible relative to the length of the axis."""
+    """Return the label of a tick. The label is "0" if the value is negligible relative to the length of the
+    axis."""
     if abs(value) < 1e-9 * (axis.high - axis.low):
         return "0"
     return amount(value)

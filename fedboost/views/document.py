@@ -82,7 +82,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Names:
-    """A list of names. If the list is long, only its first names are shown at first; all are shown on
+    """A list of names. If the list is long, only the beginning is shown initially, and all names are shown on
     request. remarks: text to append to each name."""
 
     values: Sequence[str]
@@ -105,7 +105,7 @@ class Names:
 
 @dataclass(frozen=True)
 class Shortened:
-    """A long text. Only `first` is shown at first; `whole` is shown on request."""
+    """A long text. `first` is shown initially, and `whole` on request."""
 
     first: str
     whole: str
@@ -236,8 +236,8 @@ class Series:
 @dataclass(frozen=True)
 class Lines:
     """A line chart. across, up: labels of the horizontal and the vertical axis; square: True if both axes
-    range from 0 to 1; diagonal: True to draw a faint line where both are equal; mark: position to mark on the
-    horizontal axis, and its label; whole: True if the horizontal axis has only integers."""
+    range from 0 to 1; diagonal: True to draw a faint line where both axes have the same value; mark: position
+    to mark on the horizontal axis, and its label; whole: True if the horizontal axis has only integers."""
 
     title: str
     series: Sequence[Series]

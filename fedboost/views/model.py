@@ -70,7 +70,7 @@ MAX_CHARTS = 12
 MAX_NAMED = 5
 """Maximum number of parties named below the title."""
 LATE = 0.8
-"""If a metric is best before this fraction of the rounds, a warning is shown."""
+"""If a metric reaches its best value before this fraction of the rounds, a warning is shown."""
 MODERATE_EPSILON = 3.0
 
 
@@ -207,7 +207,7 @@ def curves_of(rounds: Sequence[Row]) -> list[Curve]:
 
 
 def metrics_by_round(rounds: Sequence[Row], mark: tuple[float, str] | None = None) -> list[Block]:
-    """Return a chart of each metric over the rows of all parties, up to MAX_CHARTS. mark: a round to mark,
+    """Return charts of the metrics over the rows of all parties, at most MAX_CHARTS. mark: a round to mark,
     and its label."""
     curves = [curve for curve in curves_of(rounds) if not curve.party]
     charts = list[Block]()
@@ -382,8 +382,8 @@ def _session(result: ModelReport) -> Iterator[Block]:
 
 
 def figures(row: Row, terms: Terms, between: str = " ") -> str:
-    """Return the metrics in a row of the history as text. If candidates are tried, only the best value of the
-    watched metric is returned. between: separator between the metrics."""
+    """Return the metrics in a row of the history as text. In tuning, return only the best candidate's value
+    of the metric that decides. between: separator between the metrics."""
     if terms.task.takes_candidates:
         return _best_of_candidates(row, terms)
     return one_line(between.join(f"{name} {value}" for name, value in _values(row, terms).items()))
@@ -436,7 +436,7 @@ def absences(model: ModelSummary) -> Iterator[str]:
 
 
 OF_ROWS = {True: "on held-out rows", False: "on training rows"}
-"""Maps whether rows were held out -> description of the rows of a metric."""
+"""Maps whether rows were held out to a description of the rows on which a metric is computed."""
 
 
 def training(end: Training) -> Document:
@@ -488,7 +488,7 @@ def _traffic(end: TrainingEnd) -> Table:
 
 def _who(end: TrainingEnd) -> Iterator[tuple[str, Line]]:
     """Yield lines with the protection and signers, absent parties and, if each party keeps a part of the
-    model, the party's share of the gain."""
+    model, the share of the gain that comes from each party's columns."""
     yield "protection", signatures(end.outline)
     yield from (("", text) for text in absences(end.outline))
     if end.outline.shares:
@@ -676,7 +676,8 @@ def _workers(result: Workers) -> Section:
 
 def importances(booster: Booster, terms: Terms, by_feature: Mapping[str, Sequence[float]]) -> Document:
     """Return a document that shows feature importance, and a warning if noise makes it meaningless.
-    by_feature: maps feature -> its value of each measure in IMPORTANCES, highest gain first."""
+    by_feature: maps each feature to its values of the measures in IMPORTANCES; features with the highest gain
+    come first."""
     drawn = terms.noise is not None and terms.noise.method != "hist"
     worthless = (
         "Trained with noise: splits are drawn at random, so these figures do not show which features "

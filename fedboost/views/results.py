@@ -80,7 +80,7 @@ def evaluation(result: Evaluation) -> Document:
 
 
 def labels_of(terms: Terms) -> Sequence[str]:
-    """Return the names of the two classes, "0" and "1" if the label has no names."""
+    """Return the names of the two classes, or "0" and "1" if the classes have no names."""
     return class_names(terms) if is_binary(terms) else ("0", "1")
 
 
@@ -98,8 +98,8 @@ def key_figures(result: Evaluation) -> Figures:
 
 
 def quality(result: Evaluation, labels: Sequence[str]) -> Section | None:
-    """Return the section about predictions and labels, and about the precision of the figures, or None if it
-    would be empty. labels: names of the two classes."""
+    """Return the section about predictions, labels and the precision of the figures. Returns None if it would
+    be empty. labels: names of the two classes."""
     title, blocks = "Predictions and labels", list[Block]()
     if result.outcomes is not None:
         blocks += _of_two_classes(result, labels)
@@ -113,7 +113,8 @@ def quality(result: Evaluation, labels: Sequence[str]) -> Section | None:
 
 
 def rows_warnings(result: Evaluation) -> Iterator[str]:
-    """Yield a warning if the model was trained on some of the rows, and one if that is not known."""
+    """Yield a warning if the model was trained on some of the rows, and another if this is unknown for
+    some."""
     trained, unknown = result.shares.trained, result.shares.unknown
     if result.of == "all" and trained:
         yield (
@@ -318,7 +319,7 @@ def count(value: int | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """Format a fraction of rows as a percentage, with all digits to which it was rounded. None becomes
+    """Format a fraction of rows, which is already rounded, as a percentage with all its digits. None becomes
     “…”."""
     return "…" if value is None else f"{100 * value:.4g}%"
 
@@ -553,7 +554,7 @@ def _what(result: Drift) -> str:
 
 
 def verdict(result: Drift) -> Verdict:
-    """Return a sentence that says whether columns or the score moved."""
+    """Return a sentence that says whether the distribution of any column, or of the score, has changed."""
     *columns, score = result.columns
     moved = [each.name for each in columns if each.has_moved]
     slight = [each.name for each in columns if each.verdict == "slight"]
@@ -705,9 +706,9 @@ MAX_ALIKE = 5
 
 
 def by_kind(oddities: Iterable[Oddity]) -> Iterator[tuple[Oddity, str]]:
-    """Yield up to MAX_ALIKE findings of each kind, the most severe kinds first, each with a sentence. For the
-    last finding of a kind, the sentence is about the remaining columns with such a finding; otherwise it is
-    ""."""
+    """Yield up to MAX_ALIKE findings of each kind, the most severe kinds first, each with a text. For the
+    last finding shown of a kind, the text is a sentence about the remaining columns with such a finding;
+    otherwise it is ""."""
     alike: dict[str, list[Oddity]] = {}
     for oddity in by_severity(oddities):
         alike.setdefault(oddity.kind, []).append(oddity)

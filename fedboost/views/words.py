@@ -21,7 +21,7 @@ Block: TypeAlias = Union[str, "Table", "Text"]
 """A piece of terminal text: lines, a table, or a paragraph that rich wraps to the width of the terminal."""
 
 WIDTH, INDENT = 79, 13
-"""Width of a line, and of the key before its text, in columns."""
+"""Width of a line, and width of the key before a text, in columns."""
 MAX_LINE = 2000
 MAX_NAME_LENGTH = 256
 MAX_SHOWN_LENGTH = 40
@@ -33,7 +33,7 @@ _SECOND = "\0"
 
 
 def one_line(text: str) -> str:
-    """Return text on a single line of about 2,000 characters at most. Names and peers' messages may contain
+    """Return text on a single line of at most about 2,000 characters. Names and peers' messages may contain
     line breaks and control characters; these appear as escapes."""
     return quoted(text, MAX_LINE)
 
