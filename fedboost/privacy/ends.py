@@ -128,7 +128,7 @@ class _MaskingSealer(Sealer):
 
 
 class OneLegSealer(_MaskingSealer):
-    """Masks a party's vectors with keystreams that it shares with other parties. The masks cancel in the sum
+    """Masks a party's vectors with keystreams that the party shares with others. The masks cancel in the sum
     over all parties, so each party sends a single message (one leg)."""
 
     unexpected_help = (
@@ -171,7 +171,7 @@ class OneLegOpener(Opener):
 
 
 COMMIT, RECOVER = b"commit", b"recover"
-"""The two kinds of requests to a party: to disclose its own self mask, or to disclose its shares of lost
+"""The two kinds of request to a party: to disclose its own self mask, or to disclose its shares of lost
 parties' self masks."""
 NONCE = bytes(12)
 """The AES-GCM nonce. It can be constant, because each key encrypts only one share."""
@@ -214,11 +214,11 @@ class TwoLegSealer(_MaskingSealer):
     In addition to the masks shared with others, each vector has a self mask. The party discloses it in a
     second message (leg), or the other parties recover it if the party is lost.
 
-    Raises PeerError for a roster that is too small, contains unknown parties, lacks this party, or changed
-    although the keys did not. Raises PeerError for a tag that is not newer than the last one, or if this
-    party has already disclosed its self mask for the tag's turn. Raises PeerError for a request to commit
-    with an old context, or with missing, forged or changed shares. Raises PeerError for a request to recover
-    before this party's commit, or to recover too many parties."""
+    Raises PeerError for a roster that is too small, contains unknown parties, does not contain this party, or
+    has changed although the keys have not. Raises PeerError for a tag that is not newer than the last one, or
+    if this party has already disclosed its self mask for the tag's turn. Raises PeerError for a request to
+    commit with an old context, or with missing, forged or changed shares. Raises PeerError for a request to
+    recover before this party's commit, or to recover too many parties."""
 
     way = TWO_LEGS
 
@@ -555,8 +555,9 @@ class TwoLegOpener(Opener):
 class KeyHolder:
     """Decrypts blinded sums with the secret key, at most one per turn.
 
-    It decrypts only the sum announced last. Once it has decrypted the sum of a turn, it decrypts no sum of
-    another attempt of that turn, because two sums of one turn could differ by a single party's vector."""
+    It decrypts only the sum announced last. Once it has decrypted the sum of a turn, it does not decrypt a
+    sum from another attempt at that turn, because two sums of one turn could differ by a single party's
+    vector."""
 
     def __init__(self, secret: "Secret", group: Group, session: bytes, max_openings: int) -> None:
         self._secret = secret
@@ -574,7 +575,7 @@ class KeyHolder:
 
     def announce(self, tag: Tag) -> None:
         """Allow requests for the sum of this tag, and for no other. Raises PeerError if the tag is not newer
-        than the last one, if its turn was already opened, or if its roster lacks parties."""
+        than the last one, if a sum of its turn has already been decrypted, or if its roster is incomplete."""
         check_newer(tag, self._tag)
         if tag.turn <= self._opened_turn:
             raise PeerError(
@@ -586,7 +587,7 @@ class KeyHolder:
 
     def assist(self, request: bytes) -> bytes:
         """Return the plaintexts of the blinded sum of the last announced tag. Raises PeerError if the request
-        is malformed, is for a different sum, or exceeds the limit on openings."""
+        is malformed or for a different sum, or if the limit on openings has been reached."""
         if not request:
             raise PeerError("help-request-empty", "the aggregator sent an empty request")
         ctx, *sealed = packing.unpack(request)
@@ -635,8 +636,8 @@ class EncryptedSealer(_MaskingSealer):
     """Masks a party's vectors and encrypts them with the session's public key. At the key holder, it also
     decrypts blinded sums.
 
-    Raises PeerError for tags rejected by `PairMasks.check`, rosters that lack parties, requests to decrypt a
-    sum if this party lacks the secret key, and requests rejected by `KeyHolder`."""
+    Raises PeerError for tags rejected by `PairMasks.check`, incomplete rosters, requests to decrypt a sum if
+    this party does not have the secret key, and requests rejected by `KeyHolder`."""
 
     way = BENEATH
 
@@ -676,7 +677,7 @@ class EncryptedSealer(_MaskingSealer):
 
 
 class EncryptedOpener(Opener):
-    """Adds encrypted chunks to a running sum, blinds it, has it decrypted by the key holder, and removes the
+    """Adds encrypted chunks to a running sum, blinds the sum, has the key holder decrypt it, and removes the
     blind.
 
     Raises RosterTooSmall if the key holder is lost, because no other party can decrypt the sum."""

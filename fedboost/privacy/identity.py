@@ -43,7 +43,8 @@ MAX_CHAIN_BYTES = 32 * 1024
 """Maximum size in bytes of a certificate chain (leaf and intermediates) that a peer presents."""
 
 CLOCK_SKEW = timedelta(minutes=5)
-"""A new certificate is valid from this long before it is issued, because the sites' clocks may differ."""
+"""The validity of a new certificate begins this long before it is issued, because the sites' clocks may
+differ."""
 
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey
 PublicKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey | ed25519.Ed25519PublicKey
@@ -62,7 +63,7 @@ _MALFORMED = (
 
 @dataclass(frozen=True)
 class Identified:
-    """The owner of a verified certificate. serial: serial number of the certificate, in hexadecimal as in a
+    """The owner of a verified certificate. serial: serial number of the certificate, in hexadecimal, as in a
     deny list."""
 
     name: str
@@ -146,7 +147,7 @@ def fingerprint(certificate: x509.Certificate) -> str:
 
 
 def key_fingerprint(key: PublicKey) -> str:
-    """Return a public key's SHA-256 hash in hexadecimal. It is the same for every certificate of the key."""
+    """Return a public key's SHA-256 hash in hexadecimal. It is the same for every certificate for the key."""
     return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
 
 
@@ -211,8 +212,8 @@ def _paths(
     leaf: x509.Certificate, others: Sequence[x509.Certificate], roots: Sequence[x509.Certificate]
 ) -> Iterator[Sequence[x509.Certificate]]:
     """Yield each chain of valid signatures that leads from the leaf to a root. others: intermediate
-    certificates in order. They are used up to the first one that is a root, or that did not issue the
-    certificate before it."""
+    certificates in order. The first of them that is a root, or that did not issue the certificate before it,
+    is ignored, and so are all after it."""
     path = [leaf]
     for issuer in others:
         if issuer in roots or not _issued(path[-1], issuer):
@@ -276,8 +277,8 @@ def _weakness(certificate: x509.Certificate, is_root: bool) -> str | None:
 
 
 def _may_issue(certificate: x509.Certificate, below: int) -> bool:
-    """Return True if the certificate is an authority that may be followed by `below` intermediate
-    authorities."""
+    """Return True if the certificate may be used to issue certificates, with `below` intermediate
+    certificates between it and the leaf."""
     constraints = _extension(certificate, x509.BasicConstraints)
     usage = _extension(certificate, x509.KeyUsage)
     if constraints is None or not constraints.ca or not (usage is None or usage.key_cert_sign):
@@ -542,7 +543,7 @@ def certify(
         role: one of ROLES.
         now: current time, with a time zone.
         days: validity of the certificate in days.
-        hosts: additional host names and IP addresses, at which browsers reach the machine.
+        hosts: additional host names and IP addresses at which browsers reach the machine.
 
     Raises:
         ConfigError: A name is invalid, or the root expires before the certificate would.
@@ -569,8 +570,8 @@ def certify(
 
 
 def in_memory(parties: Iterable[str], now: datetime) -> tuple[dict[str, Signer], bytes]:
-    """Create a consortium that exists only in memory, for simulations. It is valid for one day. Returns each
-    party's signer, and the root certificate in PEM."""
+    """Create a consortium that exists only in memory, for simulations. Its certificates are valid for one
+    day. Returns each party's signer, and the root certificate in PEM."""
     root_key, root = new_root("in memory", now, 2)
     signers = {}
     for name in parties:

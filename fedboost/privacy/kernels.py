@@ -3,7 +3,7 @@ noise.
 
 Guarantees: the results equal the results of the reference implementations in
 tests/privacy/reference/kernels.py. The loops need no temporary arrays, run at memory speed, and do not hold
-the interpreter lock. Callers have validated the lengths.
+the interpreter lock. Callers must validate the lengths first.
 
 `pieces`, int64 [P, 2], contains the number of cells and the bits per cell of each piece. Pieces are
 consecutive in `total` (uint64, one word per cell) and in `packed` (uint64, ceil(cells * bits / 64) words per
@@ -165,8 +165,8 @@ def pack(total, packed, pieces):
 @_loop
 def _choose(total, pieces, bitmap, chosen, counts):
     """Select the nonzero cells. Sets bit i of `bitmap` (uint64, initially zero) if cell i is nonzero. Writes
-    the nonzero cells in order to `chosen`, which has one spare element. Writes their number and bits per cell
-    in each piece to `counts`, int64 [P, 2]."""
+    the nonzero cells in order to `chosen`, which has one spare element. Writes the number of nonzero cells
+    and the bits per cell of each piece to `counts`, int64 [P, 2]."""
     cell, count = 0, 0
     for piece in range(pieces.shape[0]):
         before = count
@@ -181,7 +181,7 @@ def _choose(total, pieces, bitmap, chosen, counts):
 
 @_loop
 def _count_chosen(bitmap, pieces, counts):
-    """Fill `counts` like `_choose`, but from a bitmap that `_choose` wrote. Returns the number of selected
+    """Fill `counts` as `_choose` does, but from a bitmap that `_choose` wrote. Returns the number of selected
     cells."""
     cell, count = 0, 0
     for piece in range(pieces.shape[0]):
@@ -352,9 +352,9 @@ def _gaussian(words, at, sigma):
 
 @_loop
 def gaussians(words, sigma, out):
-    """Fill `out`, int64 [N], with discrete Gaussians drawn from random uint64 words, until `out` is full or
-    the words run out. Returns the number of Gaussians drawn and the number of words used. sigma: standard
-    deviation, an integer of at most 2**61."""
+    """Fill `out`, int64 [N], with discrete Gaussian numbers drawn from random uint64 words, until `out` is
+    full or the words run out. Returns how many numbers were drawn and how many words were used. sigma:
+    standard deviation, an integer of at most 2**61."""
     at = np.zeros(1, np.int64)
     for i in range(out.size):
         begin = at[0]

@@ -34,9 +34,9 @@ _MAX_WORDS = 1 << 20
 
 
 def noise_of(key: bytes, sigma: int, count: int) -> Int64:
-    """Draw `count` independent discrete Gaussians with standard deviation `sigma`. Returns int64 [count].
-    key: 32 secret bytes, used for nothing else; the same key yields the same noise. Raises ValueError if
-    sigma is not between 1 and MAX_SIGMA."""
+    """Draw `count` independent discrete Gaussian numbers with standard deviation `sigma`. Returns int64
+    [count]. key: 32 secret bytes, used for nothing else; the same key yields the same noise. Raises
+    ValueError if sigma is not between 1 and MAX_SIGMA."""
     if not 1 <= sigma <= MAX_SIGMA:
         raise ValueError(f"the standard deviation must be between 1 and {MAX_SIGMA}, not {sigma}")
     stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
@@ -88,8 +88,9 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 
 def mu_of(epsilon: float, delta: float) -> float:
-    """Return the largest mu for which mu-Gaussian privacy implies (epsilon, delta)-differential privacy.
-    Raises ValueError unless epsilon is above 0 and finite, and delta between 0 and 1, both exclusive."""
+    """Return the largest mu for which mu-Gaussian differential privacy implies (epsilon, delta)-differential
+    privacy. Raises ValueError unless epsilon is above 0 and finite, and delta is between 0 and 1, both
+    exclusive."""
     _check(epsilon, delta)
     return 1.0 / _first(lambda inverse: delta_of(epsilon, 1.0 / inverse) <= delta)
 
@@ -140,8 +141,8 @@ def _normal(x: float) -> float:
 
 
 def _log_normal(x: float) -> float:
-    """Return the logarithm of the normal distribution function. For x far below 0, it is computed with
-    Laplace's continued fraction."""
+    """Return the logarithm of the standard normal distribution function at x. For x far below 0, it is
+    computed with Laplace's continued fraction."""
     if x > -30.0:
         return math.log(_normal(x))
     fraction = -x
@@ -177,7 +178,7 @@ def randomise_labels(
         labels: true labels, float32 [rows].
         ids: id of each row.
         classes: number of classes.
-        epsilon: privacy of a single label; smaller values add more noise.
+        epsilon: privacy parameter of each label; with smaller values, more labels are replaced.
         key: 32 secret bytes of the site.
     """
     stays = math.floor((1 / (1 + (classes - 1) * math.exp(-epsilon)) - _DOUBLE) * 2.0**64)

@@ -1,7 +1,7 @@
 """Packing: length-prefixed byte strings for hashes and signatures, and arrays of integers with few bits each.
 
 Guarantees: `unpack(pack(*fields)) == fields`, and different fields never pack to the same bytes. Raises:
-PeerError for bytes that `pack` cannot have written."""
+PeerError for bytes that `pack` could not have written."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -75,7 +75,7 @@ Packed = bytes | bytearray | memoryview
 
 
 class Segment(NamedTuple):
-    """Consecutive cells of one width. bits: 1 to 64."""
+    """Consecutive cells of the same width. bits: number of bits per cell, 1 to 64."""
 
     cells: int
     bits: int
@@ -86,7 +86,7 @@ class Chunk:
     size: number of bytes when packed."""
 
     def __init__(self, start: int, pieces: list[tuple[int, int]]) -> None:
-        """pieces: (cells, bits) of each segment in the chunk."""
+        """pieces: number of cells and bits per cell of each segment in the chunk."""
         self._pieces: Int64 = np.array(pieces, np.int64).reshape(-1, 2)
         self.start = start
         self.cells = sum([cells for cells, _ in pieces])
@@ -121,7 +121,7 @@ class Chunk:
 
     def packed_sparsely(self, total: Words) -> bytes:
         """Pack a bitmap that marks the nonzero cells, followed by the nonzero cells. Packs all cells instead
-        if more than a share of SPARSE are nonzero, or if the bitmap saves nothing."""
+        if the share of nonzero cells exceeds SPARSE, or if the bitmap saves nothing."""
         out = np.empty(self._words, np.uint64)
         words = kernels.pack_sparsely(total, out, self._pieces, int(SPARSE * self.cells))
         return out[:words].tobytes()
@@ -206,7 +206,7 @@ def signed(words: Words, segments: tuple[Segment, ...]) -> Int64:
 # 2**(b + g): it never carries into the next slot. Residues are never negative, so nothing is borrowed either.
 # A row has (|n| - 1) // 8 bytes, so it is below 2**(|n| - 1) <= n and never wraps modulo n.
 # Guarantees: `unpack(pack(cells)) == cells`.
-# Raises: SessionFailed for a slot with more than that many parties can have added. The cause is unknown.
+# Raises: SessionFailed for a slot with more than that many parties could have added. The cause is unknown.
 
 
 IMPOSSIBLE = (
@@ -267,7 +267,7 @@ class Layout:
 
     def unpack(self, rows: Bytes) -> Words:
         """Return the lowest 64 bits of each slot, uint64 [cells]. Raises SessionFailed if a slot contains
-        more than the parties can have added."""
+        more than the parties could have added."""
         numbers = np.zeros((self.cells, WORD_BYTES), np.uint8)
         words = numbers.view("<u8").reshape(-1)
         for block in self._blocks:

@@ -12,8 +12,9 @@ bits. The base never changes, so with a table of its powers, a random power take
 the exponent (Damgård, Jurik and Nielsen, "A generalization of Paillier's public-key system with applications
 to electronic voting", 2010). Their method requires primes that are 3 modulo 4, and the primes generated here
 satisfy this. Decryption works modulo p**2 and q**2 separately, as in phe. The time to compute the powers for
-decryption does not depend on the key, because anyone who chooses ciphertexts may also measure times. Table
-lookups do not take constant time, but each exponent is used only once, by a party on its own machine."""
+decryption does not depend on the key, because someone who can choose ciphertexts may also be able to measure
+times. Table lookups do not take constant time, but each exponent is used only once, by a party on its own
+machine."""
 
 import math
 import secrets
@@ -37,8 +38,8 @@ MIN_KEY_BITS = 2048
 MAX_KEY_BITS = 8192
 """Maximum key size in bits. Larger keys only take more time, so no honest peer sends one."""
 POOL = 2048
-"""Number of powers computed in advance. With keys of 2048 bits, they take 1 MB and suffice for 86,000 cells
-of 46 bits."""
+"""Number of powers computed in advance. With 2048-bit keys, they take 1 MB and suffice for 86,000 cells of 46
+bits."""
 FACTOR_BITS = 16
 """A valid key has no prime factor below 2**FACTOR_BITS."""
 SMALL_PRIMES = gmpy2.primorial(1 << FACTOR_BITS)
@@ -120,7 +121,7 @@ class PaillierPublic:
         return int(self.n).to_bytes(self.bytes)
 
     def cipher(self, chunk: Chunk, parties: int) -> "PaillierCipher":
-        """Return an object that encrypts a chunk's cells. Its plaintexts have room for the sum over this many
+        """Return an object that encrypts a chunk's cells. The plaintexts have room for the sum over this many
         parties."""
         return PaillierCipher(self, Layout(chunk.pieces, parties, (self.n.bit_length() - 1) // 8))
 
@@ -149,8 +150,8 @@ class PaillierPublic:
         self.pool()
 
     def pool(self) -> "Pool":
-        """Return the pool of powers of this process. After a fork a new one is created, so that no power is
-        used twice."""
+        """Return this process's pool of powers. After a fork, a new pool is created, so that no power is used
+        twice."""
         with self._lock:
             if self._pool is None or not self._pool.alive:
                 self._pool = Pool(self.n, POOL)
@@ -203,7 +204,7 @@ class Pool:
 
     @property
     def alive(self) -> bool:
-        """True if the pool's thread runs in this process. After a fork, it does not run in the child
+        """True if the pool's thread is running in this process. After a fork, it is not running in the child
         process."""
         return self._thread.is_alive()
 
@@ -300,7 +301,7 @@ class PaillierCipher:
 
     def blind(self, total: list[Any], draw: RandomBytes) -> tuple[bytes, list[Any]]:
         """Blind the plaintext of each row: add a random number below n, uniform to within 2**-128. This also
-        randomises each ciphertext again. Returns the encoded ciphertexts and the added numbers."""
+        re-randomises each ciphertext. Returns the encoded ciphertexts and the added numbers."""
         blinds = [below(self._public.n, draw) for _ in total]
         return self._public.written(self.add(total, self._encrypted(blinds))), blinds
 
@@ -343,7 +344,7 @@ def split(data: bytes, size: int, rows: int) -> list[Any]:
 
 
 class PaillierSecret:
-    """A Paillier key pair. The secret key is an object of phe."""
+    """A Paillier key pair. The secret key is an object from phe."""
 
     def __init__(self, key: PaillierPrivateKey) -> None:
         self._key = key

@@ -1,14 +1,14 @@
 """Keys that two parties share, and their uses: the masks of `masked` and `paillier`, and relays (bytes for
 other parties, which the aggregator forwards).
 
-The masked vector of party u, cell by cell modulo the cell's 2**bits, with ctx = everything that both ends
-must agree on:
+The masked vector of party u, cell by cell modulo the cell's 2**bits, where ctx stands for everything that
+both ends must agree on:
 
     y_u = x_u + sum_{v > u} PRG(k_uv, ctx) - sum_{v < u} PRG(k_uv, ctx)
 
-Guarantees: the masks cancel in the sum over all parties of a tag, and in no smaller sum. Each stream is used
-only once. Keys never leave the party, and are replaced after each vector. Raises: PeerError for invalid
-public keys, and for the tags that `PairMasks.check` rejects."""
+Guarantees: the masks cancel in the sum over all parties of a tag, and in no sum over fewer parties. Each
+stream is used only once. Keys never leave the party, and are replaced after each vector. Raises: PeerError
+for invalid public keys, and for the tags that `PairMasks.check` rejects."""
 
 import hashlib
 import hmac
@@ -117,8 +117,9 @@ MIN_SHARE = 3
 """In groups larger than MAX_COMPLETE_PARTIES, at least one in this many parties is assumed to collude,
 regardless of the terms."""
 MAX_FAILURE = 2.0**-100
-"""Maximum probability that colluding parties separate the others on the ring. The last party to send its
-greeting can try many nonces to obtain a favourable ring. With 2**40 nonces, the probability is 2**-60."""
+"""Maximum probability that colluding parties separate the others into groups that share no masks. The last
+party to send its greeting can try many nonces to obtain a favourable placement of the parties. With 2**40
+nonces, the probability is 2**-60."""
 
 
 def neighbours(me: str, members: tuple[str, ...], colluding: int, session: bytes) -> tuple[str, ...]:
@@ -143,8 +144,8 @@ def neighbours(me: str, members: tuple[str, ...], colluding: int, session: bytes
 def degree(parties: int, colluding: int) -> int:
     """Return the number of parties with which each party shares masks.
 
-    This is the smallest even number for which colluding parties separate the others with a probability of at
-    most MAX_FAILURE. At least a third of all parties are assumed to collude. In groups of up to
+    This is the smallest even number for which the probability that colluding parties separate the others is
+    at most MAX_FAILURE. At least a third of all parties are assumed to collude. In groups of up to
     MAX_COMPLETE_PARTIES parties, or if more than half may collude, each party shares masks with all
     others."""
     bad = max(colluding, parties // MIN_SHARE)
@@ -157,17 +158,18 @@ def degree(parties: int, colluding: int) -> int:
 
 
 def failure_bound(parties: int, colluding: int, reach: int) -> float:
-    """Return an upper bound on the probability that `colluding` parties separate the others. The parties are
-    placed at random on a ring, where each shares masks with the `reach` parties before and after it.
+    """Return an upper bound on the probability that `colluding` parties separate the others into groups that
+    share no masks. The parties are placed at random on a ring, where each shares masks with the `reach`
+    parties before and after it.
 
     The colluding parties separate the others if and only if the ring has two runs of at least `reach`
-    colluding parties. With two such runs, the others lie in two arcs that no pair crosses. With at most one
-    such run, each of the others is a neighbour of the next one, in ring order from the end of that run. At
-    the start of each run is a window: an honest party followed by `reach` colluding parties. There are n (n -
-    2 reach - 1) / 2 pairs of disjoint windows. The ring has a given pair of windows with probability
-    binomial(n - 2 reach - 2, colluding - 2 reach) / binomial(n, colluding). The bound is the sum over all
-    pairs. The bound grows with `colluding` up to half of all parties, so it also holds for fewer colluding
-    parties."""
+    colluding parties. With two such runs, the others lie in two arcs, and no party of one arc is a neighbour
+    of a party of the other. With at most one such run, each of the others is a neighbour of the next one, in
+    ring order from the end of that run. At the start of each run is a window: an honest party followed by
+    `reach` colluding parties. There are n (n - 2 reach - 1) / 2 pairs of disjoint windows. The ring has a
+    given pair of windows with probability binomial(n - 2 reach - 2, colluding - 2 reach) / binomial(n,
+    colluding). The bound is the sum over all pairs. The bound grows with `colluding` up to half of all
+    parties, so it also holds for fewer colluding parties."""
     if colluding < 2 * reach:
         return 0.0
     ways = comb(parties - 2 * reach - 2, colluding - 2 * reach)
@@ -197,7 +199,7 @@ CHECK = 1
 
 
 def zeros(tag: Tag) -> Words:
-    """Create a running sum of zeros that includes check cells, uint64 [cells + chunks]."""
+    """Create a running sum that is all zeros and includes check cells, uint64 [cells + chunks]."""
     return np.zeros(tag.cells + len(tag.checked), np.uint64)
 
 
@@ -263,11 +265,11 @@ class Group:
     """The parties of a session, and how many of them may collude with the aggregator without learning
     anything.
 
-    `threshold` shares recover a lost party's self mask. In each turn, an honest party discloses shares for
-    only one roster, while a colluding party may disclose them for any roster. So opening the sums of two
-    rosters takes shares from at least `2 * threshold - colluding` different parties. That is more than there
-    are parties. At most one roster's sum can therefore be opened per turn, no matter what the aggregator and
-    `colluding` parties do."""
+    Recovering a lost party's self mask takes `threshold` shares. In each turn, an honest party discloses
+    shares for only one roster, while a colluding party may disclose them for any roster. So opening the sums
+    of two rosters takes shares from at least `2 * threshold - colluding` different parties. That is more than
+    there are parties. At most one roster's sum can therefore be opened per turn, no matter what the
+    aggregator and `colluding` parties do."""
 
     members: tuple[str, ...]
     colluding: int
@@ -288,7 +290,7 @@ class Group:
 
     @property
     def threshold(self) -> int:
-        """Number of shares that recover a self mask."""
+        """Number of shares needed to recover a self mask."""
         return self.majority
 
     @property
@@ -336,7 +338,7 @@ class PartySetup:
             once.
         draw: source of cryptographic randomness.
         public: public key that encrypts sums.
-        secret: key pair that decrypts sums, or None except at the key holder.
+        secret: key pair that decrypts sums; None unless this party is the key holder.
         max_openings: maximum number of sums that the key holder decrypts.
         sparse: True if zeros may be omitted, which makes message lengths depend on the rows.
         shrinks: True if the session may continue without lost parties.
@@ -366,7 +368,7 @@ class AggregatorSetup:
     keyholder: str | None = None
     shrinks: bool = False
     hidden: HiddenSums | None = None
-    """The sums that parties report encrypted in this turn, or None."""
+    """The sums that parties report in encrypted form in this turn, or None."""
 
 
 # ---- The keys of an attempt, and the streams that they make ---------------------------------------------
@@ -465,8 +467,8 @@ def _expand(key: bytes, info: bytes) -> bytes:
 
 
 class Stream:
-    """Keystream that masks the chunks of a single vector, in order. It is AES-256 in counter mode, with a key
-    used only for that vector.
+    """A keystream that masks the chunks of a single vector, in order. It is AES-256 in counter mode, with a
+    key used only for that vector.
 
     The keystream is computed by GCM, whose authentication tag is not used. OpenSSL computes GCM faster than
     CTR mode (docs/decisions/0006-masks-from-gcms-counter-mode.md). GCM allows 2**36 bytes per key."""
@@ -499,8 +501,8 @@ def masked_chunks(
     values: Int64, tag: Tag, streams: Iterable[tuple[Stream, bool]]
 ) -> Iterator[tuple[Chunk, Words]]:
     """Yield each chunk of a vector with its masked cells and check cell, uint64 [cells]. Only the lowest
-    `bits` bits of each cell are valid. streams: pairs of a stream and a flag, True if the stream is added and
-    False if it is subtracted; the caller must not use the streams afterwards."""
+    `bits` bits of each cell are valid. streams: each stream with a flag, which is True if the stream is to be
+    added and False if it is to be subtracted. The caller must not use the streams afterwards."""
     # Chunks are masked lazily, when the consumer takes them, after the keys were replaced: each stream has
     # its own key. Invariant: before each chunk, all streams have advanced by the sizes of the chunks before
     # it. One scratch is enough, since its bytes are added before the next stream writes there.
@@ -532,8 +534,8 @@ class PairMasks:
         return f"PairMasks({self._me!r})"
 
     def check(self, tag: Tag) -> None:
-        """Raise PeerError if the roster has unknown parties, lacks this party or repeats one, or if the tag
-        is not newer than the last."""
+        """Raise PeerError if the roster contains unknown or repeated parties, if this party is missing from
+        it, or if the tag is not newer than the last one."""
         if self.tag is None or tag.roster != self.tag.roster:
             roster = set(tag.roster)
             if self._me not in roster or not roster <= set(self._group.members):
@@ -543,8 +545,8 @@ class PairMasks:
         check_newer(tag, self.tag)
 
     def streams(self, tag: Tag) -> list[tuple[Stream, bool]]:
-        """Start a tag that `check` accepted, create its masks, and replace the keys. Returns each mask with a
-        flag: True if the mask is added, False if it is subtracted."""
+        """Set the current tag, which `check` must have accepted, create its masks, and replace the keys.
+        Returns each mask with a flag: True if the mask is added, False if it is subtracted."""
         self.begin(tag)
         streams = self.masks(tag)
         self.replace_keys()
@@ -565,7 +567,7 @@ class PairMasks:
         return streams
 
     def derived(self, peer: str, what: bytes, *names: str) -> bytes:
-        """From the key shared with a peer, derive a key for one use within the current tag. what, names:
+        """Derive a key for one use within the current tag from the key shared with a peer. what, names:
         identify the use."""
         return derive(self._keys[peer], what, self.ctx, *(name.encode() for name in names))
 

@@ -1,4 +1,4 @@
-"""The interface of a protection, which decides who may see a single party's vector.
+"""The interface of a protection. The protection of a session determines who can see a single party's vector.
 
 A **Sealer** belongs to a party and turns its vector of integers into sealed chunks. An **Opener** belongs to
 the aggregator, which creates one per turn. The opener adds the sealed chunks of all parties to one running
@@ -7,8 +7,8 @@ requires it. If vectors can only be added when all were sealed under the same co
 `ctx`, a public hash of the context. A party with a different context is reported before its vector is added.
 
 Guarantees of every protection: the opened sum is the exact sum of the vectors; messages of different parties
-may arrive in any order; a tag is sealed once. Raises: PeerError for a chunk with a wrong length or number,
-and for an answer that was not requested."""
+may arrive in any order; each tag is sealed at most once. Raises: PeerError for a chunk with a wrong length or
+number, and for an answer that was not requested."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -68,17 +68,16 @@ class Tag:
 
 @dataclass(frozen=True)
 class HiddenSums:
-    """Gradient sums that some parties report encrypted.
+    """Gradient sums that some parties report in encrypted form.
 
     Args:
         limit: maximum magnitude of a row's gradient and hessian.
         rows: maximum number of rows in a sum.
-        places: party -> indices of the gradient sums that the party reports encrypted, among the answer's
-            elements, int64 [sums]. The element after a gradient sum is the hessian sum.
+        places: party -> indices, among the answer's elements, of the gradient sums that the party encrypts,
+            int64 [sums]. The element after a gradient sum is the hessian sum.
         cells: number of elements of the answer.
         to_cells: function that maps an answer to the cells that are sealed.
-        marks: party -> indices of elements that only this party reports, and that it reports unencrypted,
-            int64 [marks].
+        marks: party -> indices of the unencrypted elements that only this party reports, int64 [marks].
     """
 
     limit: int
@@ -115,8 +114,8 @@ class Sealer(ABC):
         return b""
 
     def assist(self, request: bytes) -> bytes:
-        """Answer a request of the aggregator for help in opening the sum of the last turn. Raises PeerError
-        if the protection needs no help from parties, or if the request is not allowed."""
+        """Answer the aggregator's request for help in opening the sum of the last turn. Raises PeerError if
+        the protection needs no help from parties, or if the request is not allowed."""
         raise PeerError("help-unexpected", self.unexpected_help)
 
 

@@ -2,7 +2,7 @@
 
 Guarantees: all facts about a protection are in this table, and nothing else in fedboost branches on its name.
 Importing this module does not import the packages that only encryption needs. Raises: ValueError for names
-that are not in the table, and ConfigError for encryption whose package is not installed."""
+that are not in the table, and ConfigError if the package that an encryption scheme needs is not installed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -57,12 +57,12 @@ class Protection:
             on the vector.
         may_shrink: True if a session may continue without lost parties.
         min_roster: function that returns the minimum number of parties in a sum if the roster may shrink.
-        min_signers: function that returns the minimum number of parties that sign a model.
+        min_signers: function that returns the minimum number of parties that must sign a model.
         scheme: function that loads the encryption scheme, or None if there is no key holder.
-        may_be_vertical: True if this protection also works if parties hold different columns.
-        by_columns: the protection used instead if parties hold different columns, or None to use this one.
-        proves_key: True if the key holder proves that its key does not reveal blinded values.
-        sample_cells: number of cells that a speed estimate seals.
+        may_be_vertical: True if this protection can be used when parties hold different columns.
+        by_columns: the protection used instead when parties hold different columns, or None to use this one.
+        proves_key: True if the key holder must prove that its key does not reveal blinded values.
+        sample_cells: number of cells that are sealed to estimate the speed.
     """
 
     name: str

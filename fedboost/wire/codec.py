@@ -366,9 +366,9 @@ def _grids_from_pb(q: Any) -> Grids:
 
 
 def _within_features(holds: Any, offsets: Any) -> bool:
-    """Return True if the flags of all pairs within a feature are True. holds: a flag for each pair of
-    neighbouring numbers, which is overwritten; offsets: index of each feature's first number, then the
-    total."""
+    """Return True if the flag of every pair of neighbouring numbers within a feature is True. holds: one flag
+    per pair of neighbouring numbers, overwritten; offsets: index of each feature's first number, then the
+    total count of numbers."""
     begins = offsets[(offsets > 0) & (offsets <= holds.size)]
     holds[begins - 1] = True
     return bool(holds.all())
@@ -416,14 +416,14 @@ _SCALES = pair_of(Scales, pb.Introduce.DESCRIPTOR)
 
 
 def _turn_to_pb(query: Any) -> Fields:
-    """Return the fields of an Ask for the queries of a turn (`OfTurn`)."""
+    """Return the fields of an `Ask` message for the queries of a turn (`OfTurn`)."""
     first, *further = map(_QUERY.write, query.parts)
     return {**first, "then": further}
 
 
 def _turn_from_pb(ask: Any) -> OfTurn:
-    """Decode all queries of an Ask. Raises PeerError if there are too many, or if one is unknown or exceeds
-    its limits."""
+    """Decode all queries of an `Ask` message. Raises PeerError if there are too many, or if one is unknown or
+    exceeds its limits."""
     first: Query = _QUERY.read(ask)
     if not ask.then:
         return first

@@ -80,7 +80,7 @@ def decode_to_party(data: bytes, vouched: Vouched = lambda text, request: None) 
     """Decode a message from the aggregator. Raises PeerError if it is not valid.
 
     vouched: function that raises a FedboostError if the terms of an offer must not be parsed; UnreadOffer is
-    then raised. It is called before parsing, because parsing large terms takes long."""
+    then raised. It is called before parsing, because parsing large terms takes a long time."""
     message = parsed(pb.ToParty, data, MAX_FROM_AGGREGATOR)
     if message.WhichOneof("message") == "admit":
         _check_vouched(message.admit, vouched)
@@ -107,10 +107,11 @@ Traffic = Annotated[Mapping[str, tuple[int, int]], Bound(MAX_PARTIES, "parties")
 
 @dataclass(frozen=True)
 class Waiting:
-    """Reports that the session waits for these parties or, if there are none, for another session to end.
+    """Reports that the session is waiting for these parties or, if there are none, for another session to
+    end.
 
-    absent: maps each of these parties that is not connected -> time when it was last connected, in seconds
-    since 1970 (0: never). The mapping is empty if the aggregator runs an older version."""
+    absent: for each of these parties that is not connected, the time when it was last connected, in seconds
+    since 1970 (0: never). It is empty if the aggregator runs an older version."""
 
     parties: Parties
     absent: Annotated[Mapping[str, int], Bound(MAX_PARTIES, "parties")] = field(default_factory=dict)
@@ -177,7 +178,7 @@ encode_train_event, decode_train_event = _TRAIN_EVENT
 MAX_MEMBERS = 8192
 """Maximum number of members in a status: those connected now and those seen before."""
 MAX_SESSIONS = 64
-"""Maximum number of sessions in a status: one is active, others wait or are finished."""
+"""Maximum number of sessions in a status: one is active, the others are waiting or finished."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +208,7 @@ class SessionStatus:
     """A session in a status.
 
     Args:
-        state: whether it waits, runs or is finished.
+        state: whether it is waiting, running or finished.
         name: name of the session, '' until it begins.
         analyst: name of its analyst, '' if analysts have no keys.
         terms: digest of its terms.
@@ -217,7 +218,7 @@ class SessionStatus:
         rounds: planned number of rounds.
         since: when it was requested, in seconds since 1970.
         parties: names of its parties.
-        awaited: parties that it waits for; empty if it waits for another session to end.
+        awaited: parties for which it is waiting; empty if it is waiting for another session to end.
     """
 
     state: SessionState
@@ -275,8 +276,8 @@ Sentences = Annotated[
 
 @dataclass(frozen=True)
 class Review:
-    """Asks a party whether it would accept terms; the aggregator forwards it for an analyst. terms: JSON as
-    the analyst sent it; request: the analyst's signed request, or None if analysts have no keys."""
+    """Asks a party whether it would accept terms. The aggregator forwards this message for an analyst. terms:
+    JSON as the analyst sent it; request: the analyst's signed request, or None if analysts have no keys."""
 
     number: int
     terms: str

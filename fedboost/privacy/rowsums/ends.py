@@ -2,18 +2,18 @@
 other parties report sums that they cannot read, and the label holder decrypts the blinded sums, which it
 cannot read either.
 
-A turn, with ctx = everything that the aggregator and the label holder must agree on:
+A turn, where ctx stands for everything that the aggregator and the label holder must agree on:
 
     report   each party: its own integers, unencrypted; a feature holder: the sums of its columns, encrypted
-    blind    the aggregator hides the plaintext of each ciphertext, and what randomised it
-    assist   the label holder decrypts uniform numbers, once per turn, with proof, and counts answers
+    blind    the aggregator hides the plaintext of each ciphertext, and the number that randomised it
+    assist   the label holder decrypts the blinded numbers once per turn, proves the result, counts answers
     open     the aggregator checks the proof, removes the blinds, and puts the sums in their cells
 
 Guarantees: the label holder learns nothing about sums, not even with a forged key or forged ciphertexts. The
 aggregator learns sums, but no row's gradient. The same request gets the same answer; a different one in the
 same turn is rejected. Raises: PeerError, naming the party, for reports with a wrong number of ciphertexts, or
 with ciphertexts that are out of range or not units; for unencrypted numbers where sums are encrypted; for
-wrong answers of the label holder; and for more openings than there are sums under the terms. Refused for more
+wrong answers from the label holder; and for more openings than the terms require. Refused for more
 ciphertexts than fit in an answer."""
 
 import hashlib
@@ -63,8 +63,8 @@ from fedboost.privacy.rowsums.sums import Engine, engine_of
 
 
 ROUNDS = 8
-"""Number of rounds of random exponents of FACTOR_BITS bits. A wrong plaintext passes each round with a
-probability of at most 2**-16."""
+"""Number of rounds in which openings are checked, each with random exponents of FACTOR_BITS bits. A wrong
+plaintext passes each round with a probability of at most 2**-16."""
 
 
 class Blinded(NamedTuple):
@@ -184,7 +184,8 @@ def _opens(public: PaillierPublic, ciphertext: Any, m: Any, r: Any) -> bool:
 
 
 def _product(numbers: list[Any], exponents: list[int], modulus: Any) -> Any:
-    """Return the product of the numbers' powers. All powers are computed at once, by square and multiply."""
+    """Return the product of the numbers, each raised to its exponent. All powers are computed together, by
+    squaring and multiplying."""
     product = mpz(1)
     for bit in reversed(range(max(exponents, default=0).bit_length())):
         product = product * product % modulus
@@ -260,9 +261,9 @@ class ColumnsSealer(PlainSealer):
     """The party's end: packs the party's own integers unencrypted. At the label holder, it also decrypts
     blinded sums.
 
-    Raises PeerError for requests to decrypt if this party lacks the secret key, for requests about another
-    turn, for a second, different request in a turn, and for requests for more sums than there are under the
-    terms."""
+    Raises PeerError for requests to decrypt if this party does not have the secret key, for requests about
+    another turn, for a second, different request in a turn, and for requests for more sums than the terms
+    require."""
 
     def __init__(self, setup: PartySetup) -> None:
         super().__init__(setup.sparse)
@@ -380,8 +381,8 @@ class ColumnsOpener(PlainOpener):
         return self._slots.ciphertexts(self._hidden.places[party].size)
 
     def add(self, party: str, number: int, cells: bytes) -> None:
-        """Add a chunk of a party's unencrypted integers. Raises PeerError for nonzero numbers where sums are
-        reported encrypted. With such numbers, the label holder could change the sums of another party's
+        """Add a chunk of a party's unencrypted integers. Raises PeerError for nonzero numbers in cells whose
+        sums must be encrypted. With such numbers, the label holder could change the sums of another party's
         columns without being detected by the check of its openings."""
         chunk = self._tag.chunk(number)
         total = chunk.of(self._sum)
@@ -455,5 +456,5 @@ class _Alone:
 
 @lru_cache(maxsize=4)
 def _engine(n: Any) -> Engine:
-    """Return the engine for a key. Cached for the sessions in progress."""
+    """Return the engine for a key. Engines are cached for the sessions in progress."""
     return engine_of(n, _Alone())

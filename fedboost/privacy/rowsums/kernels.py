@@ -260,15 +260,16 @@ def _normalise(work, out, limbs):
 
 @_loop
 def _minus(work, q, out, constants):
-    """Compute out = R - 1 - q + (1 - R) modulo n. It is not negative, and equals -q modulo n. Its columns
-    have up to 53 bits, so it may be a summand but not a factor."""
+    """Compute out = R - 1 - q + (1 - R) modulo n. The result is not negative, and equals -q modulo n. Its
+    columns have up to 53 bits, so it may be a summand but not a factor."""
     for j in range(constants.shape[1]):
         store(work, out + 8 * j, plus(inverted(load(work, q + 8 * j)), spread(constants[1, j])))
 
 
 @_loop
 def _multiply(work, x, y, out, q, constants, inverse):
-    """Compute out = x y / R modulo n**2, for numbers of two parts. `out` must not overlap x or y."""
+    """Compute out = x y / R modulo n**2, for numbers that consist of two parts. `out` must not overlap x or
+    y."""
     modulus, half = constants[0], 8 * constants.shape[1]
     # The order matters: the first product leaves its q in the room that the second uses as well, so `_minus`
     # reads it in between. The second product starts from these columns in the upper half of `out`.
@@ -351,7 +352,7 @@ def enter(words, square, constants, inverse, out):
     n**2, and returns how many precede it.
 
     words: uint64 [N, ceil(104 * limbs / 64) + 1]; square: the limbs of n**2, uint64 [2 * limbs]; constants,
-    inverse: see above; out: uint64 [N, 2 * limbs]."""
+    inverse: see the comment above `_product`; out: uint64 [N, 2 * limbs]."""
     # A number x < n**2 is cut at R, not divided by n: x = a + R b with a < R and b < n**2 / R <= n / 256.
     # Then x R = (a R**2 + b R**3) / R, with R**2 and R**3 modulo n**2 from `constants`, whose parts are below
     # n. The parts of the result are below (R n + n**2 / 256 + R n) / R and (R + n + R n + n**2 / 256 + R n) /
@@ -387,8 +388,8 @@ def enter(words, square, constants, inverse, out):
 @_loop
 def leave(numbers, constants, inverse, out):
     """Convert numbers back from Montgomery form: out = number / R. Writes the words of each number's two
-    parts, which are below 2 n. numbers: uint64 [N, 2 * limbs]; constants, inverse: see above; out: uint64 [N,
-    2, ceil(52 * limbs / 64)]."""
+    parts, which are below 2 n. numbers: uint64 [N, 2 * limbs]; constants, inverse: as in `enter`; out: uint64
+    [N, 2, ceil(52 * limbs / 64)]."""
     limbs = constants.shape[1]
     half = 8 * limbs
     work, x = _room(3, limbs)
@@ -410,8 +411,8 @@ def leave(numbers, constants, inverse, out):
 def multiply_segments(numbers, members, starts, constants, inverse, one, out):
     """Multiply the members of each segment: out[s] is the product of members[starts[s] : starts[s + 1]]. Each
     lane works on one segment, and takes the next segment when it has finished. numbers: uint64 [N, 2 *
-    limbs]; members: int64 [M], indices of numbers; starts: int64 [S + 1]; constants, inverse, one: see above;
-    out: uint64 [S, 2 * limbs]."""
+    limbs]; members: int64 [M], indices of numbers; starts: int64 [S + 1]; constants, inverse, one: see the
+    comment above `_product`; out: uint64 [S, 2 * limbs]."""
     limbs = constants.shape[1]
     half = 8 * limbs
     work, total = _room(3, limbs)
@@ -461,8 +462,8 @@ def multiply_segments(numbers, members, starts, constants, inverse, one, out):
 def pack_cells(numbers, cells, shift, constants, inverse, one, out):
     """Compute out[i] = the product of numbers[cells * i + k] ** (2 ** (shift * k)) over all k < cells for
     which there is a number. Exponents of ciphertexts shift plaintexts: cell k moves up by shift * k bits.
-    numbers: uint64 [N, 2 * limbs]; constants, inverse, one: see above; out: uint64 [ceil(N / cells), 2 *
-    limbs]."""
+    numbers: uint64 [N, 2 * limbs]; constants, inverse, one: as in `multiply_segments`; out: uint64 [ceil(N /
+    cells), 2 * limbs]."""
     # With cells c0, c1, c2 and s = 2**shift: c0 c1**s c2**(s * s) = (c2**s c1)**s c0. This takes shift + 1
     # products per cell after the first, for eight results at once.
     #

@@ -1,12 +1,12 @@
 """Slots: the positions of gradient and hessian sums in a plaintext.
 
-Guarantees: every sum fits its slot, so none overflows into the next. `read` returns the exact sums. Raises:
-LocalProtocolError for rows that exceed the bound for which the slots were made, ConfigError for keys too
-short for one cell, and SessionFailed for plaintexts that cannot be sums (the cause is unknown).
+Guarantees: every sum fits in its slot, so none overflows into the next. `read` returns the exact sums.
+Raises: LocalProtocolError for rows that exceed the bound for which the slots were made, ConfigError for keys
+too short for one cell, and SessionFailed for plaintexts that cannot be sums (the cause is unknown).
 
-A cell is a pair of sums, gradients and hessians, in two slots of s bits: G + 2**s H. G may be negative, and
-then borrows from H. Many cells share one plaintext, the first cell in the lowest slots. Before decryption,
-2**(s - 1) is added to each G, so that each slot is a non-negative number by itself."""
+A cell is a pair of sums, G of gradients and H of hessians, in two slots of s bits: G + 2**s H. If G is
+negative, it borrows from H. Many cells share one plaintext, the first cell in the lowest slots. Before
+decryption, 2**(s - 1) is added to each G, so that each slot is a non-negative number by itself."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -174,7 +174,7 @@ def plan(nodes: Sequence[Node], codes: Codes, bins: Sequence[int]) -> tuple[Segm
 
 def _pair(codes: Codes, bins: Sequence[int]) -> tuple[Segments, list[Segments]]:
     """Return the segments of a node's rows by the joint bins of one or two columns. Also returns, for each
-    column, the segments of the resulting products by its bins."""
+    column, the segments of the resulting products by the column's bins."""
     width = bins[1] if len(bins) == 2 else 1
     # The largest joint bin is 255 * 256 + 255 = 2**16 - 1, so that uint16 suffices.
     joint: Joint = codes[0].astype(np.uint16) * np.uint16(width)
@@ -208,8 +208,8 @@ def _joined(parts: Sequence[Segments]) -> Segments:
 
 
 def cut(starts: Int64, longest: int) -> tuple[Int64, Int64]:
-    """Cut segments into pieces of at most `longest` members. Returns two arrays, each followed by its end:
-    the start of each piece in the members, and the start of each segment in the pieces."""
+    """Cut segments into pieces of at most `longest` members. Returns two arrays: the start of each piece in
+    the members, and the start of each segment in the pieces. The last element of each array is the end."""
     # For example, longest = 4:
     #     segments    [ 0 1 2 3 4 5 ][ 6 7 8 ]      starts 0, 6, 9
     #     pieces      [ 0 1 2 3 ][ 4 5 ][ 6 7 8 ]   starts 0, 4, 6, 9; segments start at pieces 0, 2 (end: 3)

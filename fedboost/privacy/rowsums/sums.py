@@ -1,14 +1,14 @@
 """Rows and sums under Paillier keys.
 
-Guarantees: each row and each report is randomised by powers of a base that is known only to the party that
-made it. Each power is used once. The length of a report depends only on its number of cells. Randomness comes
-only from `draw`. Raises: PeerError for a wrong number of rows, and for rows that are encrypted under another
-key, out of range, or not units modulo n**2.
+Guarantees: each row and each report is randomised by powers of a base that only its sender knows. Each power
+is used once. The length of a report depends only on its number of cells. Randomness comes only from `draw`.
+Raises: PeerError for a wrong number of rows, and for rows that are encrypted under another key, out of range,
+or not units modulo n**2.
 
 A row is E(g + 2**s h), with slots of s bits (scheme.py). The product of rows encrypts their sums. The report
 of a bin with one row is not that row's ciphertext: it is multiplied by a fresh power. This does not hide the
-sums, or which rows they contain, from a party that can decrypt and knows what randomised the rows. So before
-decryption, both the plaintext and what randomises it must be blinded."""
+sums, or which rows they include, from a party that can decrypt and knows the powers that randomised the rows.
+So before decryption, both the plaintext and the power that randomises it must be blinded."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -40,16 +40,16 @@ PIECE = 256
 """Maximum number of members multiplied at once, so that threads, and the lanes of a CPU, finish at about the
 same time."""
 PART = 1 << 13
-"""Maximum count of numbers that a thread copies and converts to the kernels' format at once."""
+"""How many numbers, at most, a thread copies and converts to the kernels' format at once."""
 _SPARE_BITS = 8
 """Number of bits by which the limbs are longer than n. `kernels` needs R >= 256 n: 52 * limbs >= |n| + 8, so
 R >= 2**(|n| + 8) > 256 n."""
 _DIGIT_BITS = 6
 _DIGITS = 1 << _DIGIT_BITS
-"""Number of values of an exponent's digit. A table contains the power for each value."""
+"""Number of possible values of an exponent's digit. A table contains the power for each value."""
 _TRIED_EXPONENT = 0xFEDB005
 _TRIED = 20
-"""Count of numbers on which an engine is tested. They fill all lanes twice, with some left over."""
+"""How many numbers an engine is tested on. They fill all lanes twice, with some left over."""
 OUT_OF_RANGE = "a ciphertext is out of range"
 
 Numbers = Any
@@ -302,8 +302,8 @@ class RandomPowers:
             self._inverse = gmpy2.invert(first, second)
 
     def _table(self, base: Any, digit_bits: int, engine: Engine) -> Numbers:
-        """Compute a power for each value of each digit. It is the product of the powers for the digit's two
-        halves, and these are products of the powers for individual bits."""
+        """Compute a power for each value of each digit, as the product of the powers for the digit's two
+        halves. These, in turn, are products of the powers for individual bits."""
         # With h = half, a table entry is base**(code * 2**(2 h d)) for digit d. Its code is low + 2**h high:
         #     bits      base**(2**k)                  k from 0 to digits * 2 h - 1
         #     halves    base**(v * 2**(h i))          v < 2**h, of half i: the products of the bits of v
@@ -353,8 +353,8 @@ class RandomPowers:
 
 
 def _digit_bits(n: Any) -> int:
-    """Return the number of bits of an exponent's digit for encrypting rows, which takes one power per row.
-    Tables take 67 MB for a key of 2048 bits, 151 MB for 3072, and 335 MB for the longest key."""
+    """Return the number of bits per digit of an exponent when rows are encrypted, which takes one power per
+    row. Tables take 67 MB for a 2048-bit key, 151 MB for a 3072-bit key, and 335 MB for the longest key."""
     return 10 if n.bit_length() <= 3072 else 8
 
 
@@ -436,7 +436,7 @@ class RowSums:
 
     def moved(self, sums: Numbers, places: Int64) -> Numbers:
         """Move each sum to its index in `places`, int64 [sums], and add sums with the same index. Returns the
-        same number of sums. A sum that receives nothing is 1, which encrypts 0."""
+        same number of sums. Where no sum is moved to, the result is 1, which encrypts 0."""
         return products(self._engine, sums, by_bin(places, places.size))
 
     def close(self, sums: Numbers) -> bytes:
