@@ -32,10 +32,10 @@ from fedboost.gbdt.threads import blocks
 Codes = npt.NDArray[np.uint8]
 
 MAX_TRIES = 32
-"""Maximum number of existing columns with which the plan tries to join a feature."""
+"""Maximum number of existing columns that are tried when a feature is assigned to a column."""
 MAX_READS = 2
-"""Maximum number of codes that failed joins may read, as a multiple of the number of all codes. A join fails
-if it turns out to need more codes than fit into a byte."""
+"""Maximum number of codes that failed joins may read, as a multiple of the total number of codes. A join
+fails if it turns out to need more codes than fit into a byte."""
 _ROWS_LOOKED_AT = 1 << 13
 """Approximate number of rows in the sample on which a join is tried before it is tried on all rows."""
 
@@ -44,9 +44,9 @@ _ROWS_LOOKED_AT = 1 << 13
 class JointColumn:
     """Features that share a column of bytes.
 
-    codes: uint8 [rows]; bins: uint8 [codes, features], the bins that each code stands for (codes of a single
-    feature are its bins); sample: uint8, the codes of some rows; size: number of distinct codes in the
-    sample."""
+    codes: uint8 [rows]; bins: uint8 [codes, features], the bins that each code stands for (in a column with a
+    single feature, each code is a bin); sample: uint8, the codes of some rows; size: number of distinct codes
+    in the sample."""
 
     features: tuple[int, ...]
     codes: Codes
@@ -147,7 +147,7 @@ MIN_SPARSE_FEATURES = 40
 """Minimum number of sparse features for which sparse storage pays off. Finding the entries of a row takes as
 long as reading about twenty dense bins, and reading an entry takes as long as reading four."""
 _SAMPLED_ROWS = 1 << 16
-"""Approximate number of rows that are examined to classify a feature as sparse."""
+"""Approximate number of rows that are examined to decide whether a feature is sparse."""
 
 
 class Column(Protocol):
@@ -166,8 +166,9 @@ def allocate_in_memory(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDAr
 
 
 def _whole_lines(rows: int, columns: int, allocate: Allocator) -> Codes:
-    """Allocate a table of codes, uint8 [rows, columns or more]. Rows are padded to one word, or to cross as
-    few cache lines as possible. Longer rows are not padded if that would take over a third more memory."""
+    """Allocate a table of codes, uint8 [rows, columns or more]. Rows are padded to one word, or so that they
+    cross as few cache lines as possible. Longer rows are not padded if padding would require over a third
+    more memory."""
     width = (
         1 << (columns - 1).bit_length() if columns <= CACHE_LINE else -(-columns // CACHE_LINE) * CACHE_LINE
     )
@@ -179,8 +180,8 @@ def _whole_lines(rows: int, columns: int, allocate: Allocator) -> Codes:
 
 @dataclass(frozen=True)
 class SparseBins:
-    """Sparse storage of features that have nearly all rows in one bin: each row lists only the features for
-    which it is in a different bin.
+    """Sparse storage of features for which nearly all rows are in one bin: each row lists only the features
+    for which it is in a different bin.
 
     features: int64 [R]; most_frequent: int64 [R], the bin that is not listed; offsets: int64 [R + 1], the
     number of each feature's first bin, where the bins of all these features are numbered consecutively;

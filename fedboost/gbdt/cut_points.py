@@ -14,8 +14,8 @@ cells that have enough rows for a cut inside them:
 
 A cell of 2**width keys is divided into 2**subdivision subcells of 2**(width - subdivision) keys. A cell of
 width 0 is a single number. A feature's subcells are allotted to its cells by row count, so two to four sums
-suffice for any distribution. If rows have weights, they count by weight in units of a public scale: a row of
-weight 2 counts as two rows."""
+suffice for any distribution. Weighted rows are counted in units of a public scale, so that a row with weight
+2 counts as two rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -39,7 +39,7 @@ Flags = npt.NDArray[np.bool_]
 KEY_BITS = 32
 FIRST_BITS = 11
 """Number of key bits that the first grid resolves: the sign, the exponent and two bits of the mantissa. This
-gives 2048 cells. Tables with very many features have fewer cells (`first_bits`)."""
+gives 2048 cells. If there are very many features, each has fewer cells (`first_bits`)."""
 MAX_REFINEMENTS = 5
 SUBCELLS_PER_BIN = 8
 """Number of subcells per bin that a feature may use in one refinement. This is also the target resolution: a
@@ -73,7 +73,7 @@ class Grids:
 
     @cached_property
     def bases(self) -> Int64:
-        """Index of each cell's first count, followed by the number of all counts: int64 [cells + 1]."""
+        """Index of each cell's first count, followed by the total number of counts: int64 [cells + 1]."""
         return ends_of(np.int64(1) << self.subdivisions.astype(np.int64))
 
     @property
@@ -174,7 +174,8 @@ def range_edges(declared: tuple[float, float]) -> Float32:
     increasing.
 
     Half of the edges are evenly spaced. The other half approach 0 geometrically, from both sides, because
-    most values are far smaller than the largest. If 0 is not inside the range, they approach the lower end.
+    most values are usually far smaller than the largest. If 0 is not inside the range, they approach the
+    lower end.
     """
     low, high = declared
     even = np.linspace(low, high, RANGE_PARTS // 2 + 1)[1:-1]
@@ -274,11 +275,11 @@ class Quantiles:
     def _next_grids(self) -> Grids:
         """Choose the cells to refine.
 
-        Only cells that may contain several values are refined. If a feature has bins left over, all of these
-        cells are chosen, otherwise only those with many rows.
+        Only cells that may contain several values are refined. If a feature has more bins than it needs, all
+        of these cells are chosen; otherwise, only those with many rows.
 
-        A feature's subcells are allotted to its cells in proportion to rows. If bins are left over, half of
-        the subcells are allotted evenly."""
+        A feature's subcells are allotted to its cells in proportion to their rows. If the feature has more
+        bins than it needs, half of the subcells are allotted evenly."""
         offsets, starts, *_ = self._known
         chosen_widths, subdivisions = np.empty((2, starts.size), np.uint8)
         chosen = (
@@ -441,7 +442,7 @@ class CutPoints:
 
 Interval = list[float]
 VALUES_BY_GAP = 10
-"""Minimum number of cells with rows on either side of a gap."""
+"""Minimum number of cells with rows on each side of a gap."""
 _MISSING_KEY = (1 << 32) - 1
 
 
@@ -486,7 +487,7 @@ class DisclosedQuantiles:
 
         Returns the outer ends of the disclosed intervals around the gap. Returns None unless all values are
         positive, the ratio is at least `factor`, an interval ends in the gap, and at least `least` rows and
-        VALUES_BY_GAP cells lie on either side."""
+        VALUES_BY_GAP cells lie on each side."""
         starts, size = self._starts[: self._values], 1 << self._widths[: self._values]
         low, high = keys_to_floats(starts), keys_to_floats(starts + size - 1)
         if starts.size < 2 * VALUES_BY_GAP or low[0] <= 0:

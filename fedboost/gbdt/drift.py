@@ -23,7 +23,7 @@ SCORE_CELLS = 512
 class Bins:
     """Bins of the features and of the score, i.e. the model's margin or its most probable class.
 
-    numeric: increasing edges for each numeric feature, bin b is [edge[b-1], edge[b]); levels: number of
+    numeric: increasing edges for each numeric feature, where bin b is [edge[b-1], edge[b]); levels: number of
     levels of each categorical feature; score: edges for the margin; classes: number of classes if there are
     several, else 0. With several classes, the score is the most probable one."""
 
@@ -42,7 +42,7 @@ class Bins:
         return self.classes or self.score.size + 1
 
     def count(self, columns: Sequence[Column], margin: Float64) -> Int64:
-        """Count rows in each bin of each feature and of the score. Returns int64 [number of all bins], with
+        """Count rows in each bin of each feature and of the score. Returns int64 [total number of bins], with
         the score's bins last. margin: float64 [outputs, rows]."""
         kinds: list[Float64 | None] = [*self.numeric, *(None for _ in self.levels)]
         counts = [
@@ -108,8 +108,8 @@ def score_edges(start: float, trees: Iterable[Tree]) -> Float64:
 
 
 def edges_of(cuts: Float32) -> Float64:
-    """Choose cut points of a feature as edges between BINS bins that contain about equally many cut points
-    each. Returns all cut points if there are fewer than BINS."""
+    """Choose some of a feature's cut points as edges between BINS bins, each containing about the same number
+    of cut points. Returns all cut points if there are fewer than BINS."""
     every: Float64 = cuts.astype(np.float64)
     return every if every.size < BINS else every[np.arange(1, BINS) * (every.size + 1) // BINS - 1]
 
@@ -135,7 +135,7 @@ def runs(counts: Int64, floor: int, empty: bool = True) -> list[list[int]]:
 
 
 def joined(first: Sequence[Sequence[int]], second: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return the finest grouping of the bins that divides no group of either grouping."""
+    """Return the finest grouping of the bins that keeps all groups of both groupings whole."""
     out: list[set[int]] = []
     for group in (*first, *second):
         together = {*group}
@@ -157,7 +157,7 @@ def stability_index(before: Int64, after: Int64) -> float:
 
 
 def by_chance(before: int, after: int, bins: int) -> float:
-    """Return the stability index that random samples of the same population exceed with a probability of
+    """Return the stability index that two random samples of the same population exceed with a probability of
     0.1%.
 
     The index is approximately the sum of the inverse sample sizes times a chi-squared variable (Yurdakul,

@@ -84,8 +84,8 @@ class Gradients:
 
         Args:
             slopes: the loss to differentiate.
-            quantise: conversion to fixed point.
-            shift: number added to every margin first.
+            quantise: function that converts gradients and hessians to fixed point.
+            shift: number to add to every margin first.
             reweigh: function that applies sampling weights.
         """
 

@@ -256,7 +256,8 @@ def fault(marks: Int64, above: Flags | None, sums: Int64, layout: Layout) -> tup
     """Find what is wrong with the groups that a party reports for a node.
 
     Args:
-        marks: int64 [bins], 1 for a bin that begins a group and for a single level, else 0.
+        marks: int64 [bins], 1 for a bin that begins a group and for a level that is not joined with others,
+            else 0.
         above: bool [bins], the parent's groups; None if any groups are allowed.
         sums: int64 [bins, STATS].
         layout: positions of the bins.

@@ -209,7 +209,8 @@ LOGITS = 16
 """Width of the score grid, from -8 to 8. Scores beyond it are counted in the first or last cell."""
 CELLS_PER_LOGIT = 32
 FINE_CELLS_PER_LOGIT = 128
-"""Resolution in evaluations, which are finer because they are computed only once, not in every round."""
+"""Cells per unit of the score in evaluations. They are finer than in training because they are counted only
+once, not in every round."""
 CALIBRATION_BINS = 15
 
 
@@ -502,7 +503,8 @@ MIN_ROWS = 10
 """Minimum number of rows in a set whose metrics are published. It equals the default of `min_rows_per_leaf`
 in a site's policy, because the aggregator does not know the policies."""
 DIGITS = 4
-"""Number of significant digits of a published metric. All digits could reveal exact sums over a few rows."""
+"""Number of significant digits of a published metric. Publishing all digits could reveal exact sums over a
+few rows."""
 
 
 def limit(names: Iterable[str], weight: Scale, find: Find = metric_of) -> int:
@@ -559,8 +561,8 @@ def by_set(
             units of the largest weight.
 
     Raises:
-        ConfigError: if no party has rows of a set, except for the first set and for sets of individual
-            parties.
+        ConfigError: if no party has rows in a set. The first set and the sets of individual parties may be
+            empty.
         PeerError: if the sums are inconsistent.
     """
     out: dict[str, float] = {}

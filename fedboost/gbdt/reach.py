@@ -1,8 +1,8 @@
 """Prediction by parties that hold different columns: each party computes which leaves a row can reach.
 
-For each row, and for each tree in which it has a node, a party reports one bit per leaf (leaf bits). A bit is
-0 if the party's own decisions rule the leaf out, else 1. A bitwise AND of all parties' bits leaves only the
-leaf in which the row ends.
+For each row, and for each tree in which a party has a node, the party reports one bit per leaf (leaf bits). A
+bit is 0 if the party's own decisions rule the leaf out, else 1. A bitwise AND of all parties' bits leaves
+only the leaf in which the row ends.
 
     party A    1 1 0 0 1 1      A's nodes rule out leaves 2 and 3
     party B    0 1 1 1 0 1      B's nodes rule out leaves 0 and 4
@@ -13,10 +13,10 @@ Guarantees: exactly one leaf is left in each tree, the same as in the whole mode
 `Booster.margins` to the last bit. The number of bytes per row depends only on the trees' structure and on
 which party has which node, never on data: ceil(leaves / 8) for each tree in which a party has a node.
 
-Raises: PeerError, naming the party, if bits have the wrong size or are impossible and leave no leaf or
-several. Bits that are possible but false cannot be detected. The recipient of the bits learns the outcome of
-each of the party's decisions for every row, even at nodes that the row never reaches. The only exceptions are
-branches that another of the party's nodes already rules out.
+Raises: PeerError, naming the party, if bits have the wrong size, or if they are impossible and leave no leaf
+or several leaves. Bits that are possible but false cannot be detected. The recipient of the bits learns the
+outcome of each of the party's decisions for every row, even at nodes that the row never reaches. The only
+exceptions are branches that another of the party's nodes already rules out.
 
 Leaf bits: Lucchese et al., QuickScorer, https://doi.org/10.1145/2766462.2767733."""
 
@@ -79,7 +79,8 @@ class Structure:
     @cached_property
     def _ranges(self) -> Int64:
         """Begin, middle and end of each node's leaves, int64 [3, nodes]. A node covers leaves begin to end -
-        1, its right child leaves middle to end - 1. Leaves are numbered within their tree from the left."""
+        1, and its right child covers leaves middle to end - 1. Leaves are numbered within their tree from the
+        left."""
         left = np.where(self.left == NO_CHILD, NO_CHILD, self.left + self.roots[self._tree]).tolist()
         count = [1] * len(left)
         for node in range(len(left) - 1, -1, -1):  # children come after their parents
@@ -250,7 +251,7 @@ def joined(
 
 def _fault(structure: Structure, bits: Mapping[str, Bytes], tree: int) -> PeerError:
     """Return the error that names the party whose bits are impossible. Bits that result from decisions always
-    leave exactly one leaf, so there is such a party."""
+    leave exactly one leaf, so at least one party's bits are impossible."""
     first_byte = int((-(-structure._leaves[:tree] // 8)).sum())
     last_byte = first_byte + -(-int(structure._leaves[tree]) // 8)
     for party, own in bits.items():

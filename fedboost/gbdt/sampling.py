@@ -80,8 +80,9 @@ def sampled_with(keys: Keys, probabilities: Probabilities, *salt: int | str) -> 
 
 
 def bootstrap_counts(keys: Keys, share: float, *salt: int | str) -> BootstrapCounts:
-    """Draw the number of times that each key occurs in a bootstrap sample: a Poisson number with mean
-    `share`, at most MAX_BOOTSTRAP_COUNT. Returns uint8 [N]. keys: uint64 [N]; salt: as in `sampled`."""
+    """Draw the number of times that each key occurs in a bootstrap sample: a Poisson-distributed number with
+    mean `share`, limited to MAX_BOOTSTRAP_COUNT. Returns uint8 [N]. keys: uint64 [N]; salt: as in
+    `sampled`."""
     return np.searchsorted(_poisson(share), _uniform(keys, *salt), side="right").astype(np.uint8)
 
 
@@ -284,7 +285,7 @@ def bootstrap(training: Mask, draws: RowSampling, share: float) -> Sampler:
 
 class NormSample:
     """Sample of the training rows in which rows with large gradients are more likely. masks: bool [rows] for
-    each parallel tree, True for sampled rows. `reweigh` fills them block by block."""
+    each parallel tree, True for sampled rows. `reweigh` fills these masks block by block."""
 
     def __init__(
         self,
@@ -302,7 +303,7 @@ class NormSample:
             draws: row keys and salts.
             tree: number of the round.
             share: share of the training rows to sample.
-            reg_lambda: XGBoost's parameter; it weighs hessians against gradients in the norm.
+            reg_lambda: XGBoost's parameter; here, the weight of squared hessians in the norm.
             threshold: gradient norm at which a row is certain to be sampled (`mvs_threshold`).
         """
         self.masks = [np.zeros(training.size, np.bool_) for _ in range(draws.parallel_trees)]

@@ -1,4 +1,5 @@
-"""Target means: encodes the levels of a column as mean labels, with hashed levels and out-of-fold means.
+"""Target means: encodes each level of a column as a mean label. Levels are hashed, and the
+means for training rows exclude the row's own fold.
 
 A level is any text. Its hash determines a bucket, so no list of levels is needed. Each training row belongs
 to a fold. Its level is replaced by its bucket's mean over the other folds, which excludes the row's own
@@ -31,7 +32,7 @@ MIN_BUCKETS, MAX_BUCKETS = 2, 1 << 18
 """Minimum and maximum number of buckets of a column. MAX_BUCKETS also limits the total of all columns, since
 their means are sent in one message."""
 _WORD = 8
-"""Number of bytes in the hash of a level, which determines the level's bucket."""
+"""Number of bytes in the hash that determines a level's bucket."""
 
 Folds = npt.NDArray[np.uint8]
 

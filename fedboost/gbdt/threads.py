@@ -1,8 +1,8 @@
 """A thread pool for work that is divided into pieces.
 
 Guarantees: results are returned in the order of the pieces. They do not depend on the number of threads,
-provided that different pieces write to different memory. An exception raised while processing a piece is
-raised to the caller."""
+provided that different pieces write to different memory. An exception raised while processing a piece
+propagates to the caller."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor

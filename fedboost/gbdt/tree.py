@@ -3,8 +3,8 @@
 Guarantees: the best split depends only on integer sums. Ties go to the lowest feature, then to the lowest
 bin, then to missing values going right. A split by a categorical feature sends a subset of its categories
 right. If the feature has few categories, the subset is a single category. Otherwise it contains the
-categories with the lowest leaf values, as many as give the highest gain. Ties then go to the fewest
-categories, then to missing values going left.
+categories with the lowest leaf values; their number is chosen to maximise the gain. Ties then go to the
+fewest categories, then to missing values going left.
 
 Source of the formulas: Chen and Guestrin, "XGBoost: A Scalable Tree Boosting System", KDD 2016, section 2.2.
 As in XGBoost, the gain is not halved, and `gamma` is compared with it. Without penalties, no other subset of
@@ -47,7 +47,7 @@ midpoint of the children's values."""
 Leaves = npt.NDArray[np.void]
 Bounds = tuple[float, float]
 FREE: Bounds = (-math.inf, math.inf)
-"""Bounds that restrict no leaf value."""
+"""Bounds that do not restrict leaf values."""
 MIN_GAIN = 1e-6
 """XGBoost's kRtEps: the gain of a split must exceed this."""
 
@@ -71,7 +71,8 @@ class SplitRule:
 
     def scaled(self, share: float) -> "SplitRule":
         """Return the rule for a sample with this share of the rows: penalties are scaled in the same way as
-        the sums. If the sample is representative, the rule finds the same splits as this one on all rows."""
+        the sums. If the sample is representative, the returned rule finds the same splits in the sample as
+        this rule does in all rows."""
         return dataclasses.replace(
             self,
             reg_lambda=self.reg_lambda * share,
@@ -83,7 +84,8 @@ class SplitRule:
         """Compute the highest gain of a split by each feature. Returns float64 [features], 0 if there is no
         valid split.
 
-        histogram: int64 [layout.cells], of the node; total: the node's sums of gradients and hessians."""
+        histogram: int64 [layout.cells], the node's histogram; total: the node's sums of gradients and
+        hessians."""
         gains: Float64 = best_gains(*self._kernel_arguments(histogram, layout, total))
         return gains
 
@@ -111,7 +113,7 @@ class SplitRule:
     def best_split(
         self, histogram: Int64, layout: Layout, total: Total, bounds: Bounds = FREE
     ) -> "BestSplit | None":
-        """Find the split with the highest gain. Returns None if no split gains enough.
+        """Find the split with the highest gain. Returns None if no split has a sufficient gain.
 
         Args:
             histogram: int64 [layout.cells], the node's histogram.
@@ -182,7 +184,7 @@ class Split:
     categories: int = 0
 
     def fits(self, category_count: int) -> bool:
-        """Return whether a feature with this number of categories (0 if numeric) allows such a split."""
+        """Return whether a feature with this number of categories (0 if numeric) allows this split."""
         if not category_count:
             return self.categories == 0
         return 0 < self.categories < 1 << category_count and self.bin == 0

@@ -16,7 +16,7 @@ long as a few thousand searches."""
 
 @elementwise
 def _key(word):
-    """Return the sort key of the float32 with these bits, which must not be NaN."""
+    """Return the sort key of the float32 number with these bits. The number must not be NaN."""
     # The order of IEEE 754 floats as integers: M. Herf, "Radix tricks", 2001.
     #     float   -inf      -1.0      -0.0      0.0       1.0       inf       NaN
     #     bits    ff800000  bf800000  80000000  00000000  3f800000  7f800000
@@ -48,10 +48,10 @@ def _heads(keys, searches):
     """Build a lookup table that speeds up binary searches. keys: uint32 [n], increasing; searches: number of
     searches. Returns the first key, the table (int64 [H + 1]), and a number of bits.
 
-    A key at distance d from the first one has the head d >> bits, below H. Entry h of the table is the number
-    of keys with a head below h. A search for a key with head h is limited to the range from entry h to entry
-    h + 1, and ends after a step or two. A search through all keys takes ten steps, each with a branch that
-    the processor cannot predict."""
+    A key at distance d from the first one has the head d >> bits, which is below H. Entry h of the table is
+    the number of keys with a head below h. A search for a key with head h is limited to the range from entry
+    h to entry h + 1, and ends after a step or two. A search through all keys would take about ten steps, each
+    with a branch that the processor cannot predict."""
     # The shift is the smallest that leaves fewer than `table_size` heads. The keys below span 2**32 at most,
     # so int64 holds every difference, also that of a searched key below the first one.
     first = np.int64(keys[0]) if keys.size else np.int64(0)
@@ -116,8 +116,8 @@ def count_cells(keys, units, starts, widths, subdivisions, out):
 
 @loop
 def weigh_residuals(label, margin, weight, rows, start, width, bits, factor, limit, out):
-    """Add up row weights by the residual, float32(label - margin). Residuals whose keys are outside the range
-    are ignored.
+    """Add up row weights in the subcells of the residuals, float32(label - margin). Residuals whose keys are
+    outside the range are ignored.
 
     Args:
         label, margin, weight: float32, float64 and float32 [N].
@@ -170,8 +170,8 @@ def bin_column(values, cuts, missing_bin, out):
 
 @loop
 def transpose(by_feature, features, by_row):
-    """Write some features by row: by_row[i, d] = by_feature[features[d], i]. Works in blocks that stay in the
-    cache.
+    """Write the bins of some features row by row: by_row[i, d] = by_feature[features[d], i]. Works in blocks
+    that stay in the cache.
 
     by_feature: uint8 [F, N]; features: int64 [D]; by_row: uint8 [N, D or more], receives the result."""
     rows = by_feature.shape[1]
@@ -185,7 +185,7 @@ def transpose(by_feature, features, by_row):
 
 @loop
 def _all_equal(column, i, code):
-    """Return whether eight rows, starting at row i, have this code."""
+    """Return whether the eight rows starting at row i all have this code."""
     # The product repeats the code in each of the eight bytes: 255 * 0x01 is the largest digit, so no carry.
     ones = np.uint64(0x0101010101010101)
     return i + 8 <= column.size and load_word(column, np.uint64(i)) == np.uint64(code) * ones
@@ -249,8 +249,8 @@ def join_codes(codes, bins, out, parts):
 
 @loop
 def count_sparse(by_feature, features, most_frequent, starts):
-    """Count the entries of sparse storage: starts[i + 1] becomes the number of values that are not in their
-    feature's most frequent bin, in rows 0 to i.
+    """Count the entries of sparse storage: starts[i + 1] becomes the number of values in rows 0 to i that are
+    not in their feature's most frequent bin.
 
     by_feature: uint8 [F, N]; features, most_frequent: int64 [R]; starts: int64 [N + 1]."""
     # With `list_sparse` this is a counting sort by row, in compressed sparse rows:
@@ -271,8 +271,8 @@ def count_sparse(by_feature, features, most_frequent, starts):
 
 @loop
 def list_sparse(by_feature, features, most_frequent, offsets, starts, entries):
-    """Write the entries of sparse storage: offsets[r] + bin for each feature r that is not in its most
-    frequent bin, row by row.
+    """Write the entries of sparse storage, row by row: offsets[r] + bin for each feature r for which the row
+    is not in the most frequent bin.
 
     by_feature, features, most_frequent, starts: as for `count_sparse`, which must be called first; offsets:
     int64 [R + 1]; entries: uint32 [starts[N]], receives the result."""
@@ -373,9 +373,10 @@ def refine(known, grid, sums, key_bits, missing, refined):
         grid: offsets, starts and subdivisions of the cells that were counted: int64 [F + 1], uint32 and
             uint8.
         sums: int64, counts of the subcells of these cells.
-        key_bits: width of a cell of all keys; its last subcell contains the missing values.
-        missing: int64 [F], receives the number of missing values of each feature for which it was counted.
-        refined: arrays like `known`, long enough for the new cells, which they receive.
+        key_bits: width of a cell that covers all keys; the last subcell of such a cell contains the missing
+            values.
+        missing: int64 [F], receives each feature's number of missing values, if these were counted.
+        refined: arrays like `known`, which receive the new cells and must be long enough.
 
     Returns:
         the number of new cells, or -1 if the counts of a cell's subcells do not add up to its rows.
@@ -481,7 +482,8 @@ def choose_cells(known, max_bin, budget, two_rows, chosen):
 def cut_keys(offsets, starts, rows, missing, max_bin, max_codes, sizes, keys):
     """Choose the cut points of each feature and write their sort keys. Returns the total number of cuts.
 
-    If a feature has no more cells than bins, it is cut between all cells, otherwise at quantiles of its rows.
+    If a feature has no more cells than bins, it is cut between all cells; otherwise, it is cut at quantiles
+    of its rows.
 
     Args:
         offsets: int64 [F + 1], feature f has the cells offsets[f] to offsets[f + 1] - 1.
@@ -567,7 +569,7 @@ def _join_neighbours(apart, counts, least):
 @loop
 def _join_levels(apart, counts, least, missing):
     """Join the levels of a categorical feature that fail `_holds`, along with missing values if the feature
-    has a bin for these. As long as the joined levels together do not pass, the level with the fewest rows in
+    has a bin for these. Until the joined levels together pass, the remaining level with the fewest rows over
     all nodes is added. apart: bool [bins]; counts: int64 [bins, nodes]."""
     rows, joined = np.zeros(counts.shape[1], np.int64), 0
     for b in range(apart.size):
@@ -596,7 +598,8 @@ def join_bins(apart, counts, offsets, sizes, missing, categorical, least):
     """Join groups of bins until each group has at least `least` rows, or none, in each node.
 
     Args:
-        apart: bool [T], True for a bin that begins a group and for a single level; updated in place.
+        apart: bool [T], True for a bin that begins a group and for a level that is not joined with others;
+            updated in place.
         counts: int64 [T, nodes], number of rows.
         offsets: uint32 [F], first bin of each feature.
         sizes: int64 [F], number of bins, including the missing bin.

@@ -149,8 +149,8 @@ WORD = 8
 
 
 class Columns(NamedTuple):
-    """Columns of a table of codes. First come columns of a single feature, whose codes are bins. The others
-    hold joint codes of several features.
+    """Columns of a table of codes. Columns with a single feature come first; their codes are bins. The other
+    columns hold joint codes of several features.
 
     sizes: int64 [C], number of codes of each column; starts: int64 [C + 1], index of each column's first
     feature among the D features of all columns; begins: int64 [D], first bin of each feature in a histogram;
@@ -189,8 +189,8 @@ def _take_apart(packed, begins, bins, out):
 
 @loop
 def _add_word(word, pair, slot, scratch):
-    """Add a pair to the sums of the codes of WORD columns. word: the eight codes; slot: index of the first
-    column's sums."""
+    """Add a row's pair to the sums of its codes in WORD columns. word: the eight codes; slot: index of the
+    first column's sums."""
     byte = np.uint64(0xFF)
     scratch[slot + (word & byte)] += pair
     scratch[slot + np.uint64(STRIDE) + (word >> np.uint64(8) & byte)] += pair
@@ -266,7 +266,7 @@ def build_histogram(codes, rows, pairs, columns, first, last, block, scratch, ou
         columns: `Columns`.
         first, last: range of columns.
         block: number of rows that can be added in packed form.
-        scratch: int64 [STRIDE * number of columns, with at least WORD columns], all zero before and after the
+        scratch: int64 [STRIDE * the larger of WORD and the number of columns], all zero before and after the
             call.
         out: int64 [2 T + 2], the sums (g, h, g, h ...) of T bins, updated in place. If `first` is 0, the last
             pair receives the sums of the positive gradients and of the hessians of all rows.
@@ -394,8 +394,9 @@ def build_sparse_level(
 
 @loop
 def fit_level(sums, pairs_of, widths):
-    """Return whether all pairs fit into cells of these widths. sums: int64 [2 * sum of pairs_of]; pairs_of:
-    int64 [nodes]; widths: int64 [nodes, 2]."""
+    """Return whether all pairs of gradient and hessian sums fit into cells of these widths. sums: int64 [2 *
+    sum of pairs_of]; pairs_of: int64 [nodes], number of pairs of each node; widths: int64 [nodes, 2], bits of
+    the gradient and of the hessian sums."""
     start = 0
     for node in range(pairs_of.size):
         gradient, hessian = np.int64(0), np.int64(0)
@@ -431,8 +432,8 @@ def pack_level(sums, pairs_of, widths, cells):
 
 @loop
 def unpack_level(cells, pairs_of, widths, sums):
-    """Reverse `pack_level`: write the pairs in `cells` to `sums`. Each h is read as an unsigned number. The
-    arguments are as in `pack_level`."""
+    """Reverse `pack_level`: write the pairs in `cells` to `sums`. Sums of hessians are read as unsigned
+    numbers. The arguments are as in `pack_level`."""
     start, cell = 0, 0
     for node in range(pairs_of.size):
         own, bits = sums[start : start + 2 * pairs_of[node]], widths[node, 1]

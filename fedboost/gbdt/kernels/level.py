@@ -111,7 +111,8 @@ def write_roots(cells, sizes, leaves, histograms, nodes, factors, penalties, rat
 
 @loop
 def _choose(waiting, counts, max_leaves, by_gain):
-    """Choose the waiting leaves to split now: bool [leaves]. The arguments are as in `split_level`."""
+    """Choose which waiting leaves to split now. Returns bool [leaves]. The arguments are as in
+    `split_level`."""
     gains, budgets = np.empty(waiting.size, np.float64), np.zeros(counts.size, np.int64)
     chosen = np.zeros(waiting.size, np.bool_)
     for i in range(waiting.size):
@@ -135,7 +136,7 @@ def _choose(waiting, counts, max_leaves, by_gain):
 @loop
 def _grow(families, tree, made, sums, features, cuts, signs, rule, max_cat_to_onehot, max_depth):
     """Split leaves: append their children to the nodes, and mark the children that may split again. made:
-    number of splits of this level so far. The other arguments are as in `split_level`."""
+    number of splits made at this level so far. The other arguments are as in `split_level`."""
     nodes, size, bitmaps, splits = tree
     offsets, value_bins, _, categorical = features
     (values, starts), (factors, penalties, rate), (histograms, pooled) = cuts, rule, sums
@@ -189,12 +190,12 @@ def split_level(
         fresh: `LEAF`, leaves whose best split is unknown.
         waiting: `LEAF`, leaves in node order, `held` of them so far; room for all leaves.
         held: number of waiting leaves.
-        families: `LEAF`, receives the split leaves of which a child may split again, in node order.
+        families: `LEAF`, receives the split leaves with a child that may split again, in node order.
         allowed, sums, signs: as in `level_splits`.
         counts: int64 [roots], number of leaves of each root's tree; updated in place.
-        tree: a tuple of the nodes, `NODE` with room for two children of each leaf; the number of nodes;
-            bitmaps, uint8 [nodes, 32], the categories that go right, or empty; splits, int32 [5, splits], as
-            in `tree.Splits`, receives the splits.
+        tree: a tuple: the nodes, `NODE`, with room for two children of each leaf; the number of nodes;
+            bitmaps of the categories that go right, uint8 [nodes, 32], or empty; and an array that receives
+            the splits, int32 [5, splits], as in `tree.Splits`.
         features: the layout.
         cuts: cut points of all features, float32, and the index of each feature's first cut point, int64.
         rule: factors, penalties and learning rate.
@@ -257,15 +258,15 @@ def list_queried_children(families, known, elected):
     are queried.
 
     Args:
-        families: `LEAF`, split leaves of which a child may split again.
+        families: `LEAF`, split leaves with a child that may split again.
         known: bool [slots, F], features whose sums are known for a slot; empty if all are known.
         elected: bool [families, F], features whose sums are needed for the children; empty if all are needed.
 
     Returns:
-        (asks, widths, possible, both). asks: int64 [asks, 4], the child, its family, 1 for a right child, and
-        1 if only features unknown for the parent are queried. widths: uint8 [asks, 2], number of bits of the
-        sums of the child's bins. possible: False if a sum is impossible. both: number of families in which
-        both children may split.
+        (asks, widths, possible, both). asks, one for each queried child: int64 [asks, 4], the child, its
+        family, 1 for a right child, and 1 if only features unknown for the parent are queried. widths: uint8
+        [asks, 2], number of bits of the sums of the child's bins. possible: False if a child's sums are
+        impossible. both: number of families in which both children may split.
     """
     asks, widths, count = (
         np.empty((2 * families.size, 4), np.int64),
@@ -359,7 +360,7 @@ def write_children(cells, asks, families, children, histograms, slots, offsets, 
     again.
 
     Args:
-        cells: int64, for each ask the bins of the queried features and a last pair.
+        cells: int64, for each queried child the bins of the queried features and a last pair.
         asks: int64 [asks, 4], from `list_queried_children`.
         families: `LEAF`, the split leaves.
         children: `LEAF`, receives the leaves; has as many entries as there are children that may split.

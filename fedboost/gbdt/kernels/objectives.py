@@ -196,8 +196,8 @@ def log_losses(margin, label, weight):
 
 @elementwise
 def _rate(margin):
-    """Return e**margin, with the margin clipped to +-300, so that no label or weight makes the result
-    infinite."""
+    """Return e**margin, with the margin clipped to +-300, so that results are finite for all labels and
+    weights."""
     margin = margin if margin < 300.0 else 300.0
     return exp(margin if margin > -300.0 else -300.0)
 
@@ -330,7 +330,7 @@ def normal_tails(x):
 
 @loop
 def _normal_derivatives(low, high):
-    """Return the first and second derivative, with respect to -s at s = 0, of -log of the normal probability
+    """Return the first and second derivatives, with respect to -s at s = 0, of -log of the normal probability
     of [low + s, high + s]. If low equals high, the density replaces the probability."""
     mirrored = low + high < 0.0  # so that the smaller tail is subtracted from 1
     a = -high if mirrored else low
@@ -475,7 +475,7 @@ def lambda_gradients(margin, label, gain, weight, starts, top, by_ndcg, score_no
         starts: int64 [groups + 1], group g has the rows starts[g] to starts[g + 1] - 1.
         top: number of rows of a group that form pairs with later rows.
         by_ndcg: if True, a pair's weight is the change in the group's NDCG if the two rows swapped ranks,
-            relative to the best DCG of the first `top` rows; otherwise it is 1.
+            relative to the best DCG of the first `top` rows; otherwise, the weight is 1.
         score_normalization: if True, a pair's weight is divided by the distance between the two margins plus
             1/100, unless all margins of the group are equal.
         normalization: if True, all results of a group are multiplied by log2(1 + s) / s, where s is the sum

@@ -233,8 +233,8 @@ def keep_open(bits, runs, open_):
 
 @loop
 def exit_leaves(open_, byte_ends, leaf_ends, nodes, leaf):
-    """Find the only leaf that remains possible in each tree. Returns -1, or row * trees + tree of the first
-    tree in which no leaf or more than one remains.
+    """Find the only leaf that remains possible in each tree. Returns -1 if there is exactly one in every
+    tree. Otherwise, returns row * trees + tree for the first case in which no leaf or several leaves remain.
 
     Args:
         open_: uint8 [N, bytes of all trees], the remaining leaves.

@@ -3,7 +3,7 @@ to margins.
 
 Terms in this module:
 - `rows` is uint32 [room], the row numbers of all leaves, one leaf after the other.
-- A place is where a leaf's rows begin and end in `rows`, and its root: int64 [3].
+- A place is where a leaf's rows begin and end in `rows`, and the leaf's root: int64 [3].
 - `leaves` is int64 [nodes, 3], the place of each node, or NO_LEAF and two more numbers if it is not a leaf.
 - A piece is a range of one leaf's rows: the leaf's index in a list, begin and end, int64 [3].
 - Splits are `columns`, int32 [5, S], and `categories`, uint8 [S, 32] (`tree.Splits`).
@@ -19,7 +19,7 @@ NO_LEAF = -1
 PARENT, BY, LAST, MISSING, LEFT = range(5)
 """Rows of `columns`: node, feature, last bin that goes left, 1 if missing values go left, left child."""
 SOUND, NODE, CHILDREN, FEATURE, BIN, CATEGORIES = range(6)
-"""Faults of a split. SOUND means that there is none. Each other number stands for the part of the split that
+"""Faults of a split. SOUND means that there is none. Every other number stands for the part of the split that
 is invalid in the growing tree."""
 
 
@@ -111,9 +111,9 @@ def _fits(at, columns, categories, value_bins, categorical):
 
 @loop
 def check_splits(columns, categories, first, leaves, value_bins, categorical):
-    """Check splits, starting with number `first`, up to one that touches the nodes of splits already checked,
-    such as the split of a child. All arrays are described in the module docstring; `leaves` has room for all
-    children.
+    """Check splits, starting with number `first`, and stop before one that depends on a split already
+    checked, such as the split of a child. All arrays are described in the module docstring; `leaves` has room
+    for all children.
 
     Returns (end, fault): the end of the valid splits, and the fault of the next split, or SOUND."""
     # Splits that touch different nodes move different rows, so threads may apply them in any order. The

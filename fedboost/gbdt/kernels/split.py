@@ -1,7 +1,7 @@
 """Split kernels: the best split of each leaf of a level, from its histogram.
 
-The candidate splits of a leaf are listed in the order of priority in a tie. Then all gains are computed, and
-the first candidate with the highest gain is chosen. A candidate has the code
+The candidate splits of a leaf are listed in order of their priority in a tie. Then all gains are computed,
+and the first candidate with the highest gain is chosen. A candidate has the code
 
     feature << 10 | bin or partition << 1 | (1 if missing values go left)
 
@@ -10,8 +10,8 @@ feature they go to the lowest partition (see `categories_right`), then to missin
 
 In this module, `factors` are the units per 1.0 of gradients and hessians, `penalties` are reg_lambda,
 reg_alpha, min_child_weight and max_delta_step (infinite if unlimited), `max_categories` are max_cat_to_onehot
-and max_cat_threshold, and `layout` is the first four arrays of a `Layout`: offsets, uint32 [F], value_bins,
-int64 [F], missing and categorical, bool [F]."""
+and max_cat_threshold, and `layout` contains the first four arrays of a `Layout`: offsets, uint32 [F],
+value_bins, int64 [F], missing and categorical, bool [F]."""
 
 import numpy as np
 
@@ -88,9 +88,9 @@ def _order_categories(cells, factors, penalties):
 def categories_right(cells, partition, one_hot, factors, penalties):
     """Return the categories that go right in a partition of a categorical feature, int64.
 
-    If one_hot, partition b sends category b right, and the partition after the last category sends all.
-    Otherwise partition b sends the first b + 1 categories in the order of their leaf values
-    (`_order_categories`).
+    If one_hot, partition b sends category b right, and the partition after the last category sends all of
+    them right. Otherwise partition b sends the first b + 1 categories right, in the order of their leaf
+    values (`_order_categories`).
 
     Args:
         cells: int64 [2 B], sums of the feature's categories.
@@ -361,8 +361,9 @@ def best_split(
         missing: bool [F], True if a bin for missing values follows the value bins.
         categorical: bool [F], True if the bins are categories, of which a split sends a subset right.
         factors, penalties: see the module docstring.
-        max_categories: features with fewer categories than the first number are split one-hot. In splits of
-            other features, one side has fewer categories than the second number, or all of them.
+        max_categories: two numbers. Features with fewer categories than the first are split one-hot. In a
+            split of any other feature, one side has either fewer categories than the second, or all
+            categories.
         total: sums of gradients and hessians of the node.
         limits: None, or a tuple: lower and upper bound of leaf values below the node, before the learning
             rate; and monotone constraints, int64 [F], each 1, -1 or 0.
@@ -574,7 +575,7 @@ def shared_splits(
         leaves: `LEAF` [L], updated in place. Leaves of the same root are consecutive and have the same
             allowed features.
         histograms, allowed, layout, factors, penalties, max_categories, signs: as in `best_splits`.
-        above, least: gain to exceed, and gain to reach.
+        above, least: gain that must be exceeded, and gain that must be reached.
         pooled: int64 [roots, 2 * 256 + 2], receives the sums of the split's feature over the leaves of each
             root. They determine the order of its categories (`categories_right`).
     """

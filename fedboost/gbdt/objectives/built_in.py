@@ -177,7 +177,7 @@ class SquaredError(Objective):
         return hessian * (margin - label), hessian
 
     def bounds_after(self, gradient: float, hessian: float, step: float) -> tuple[float, float]:
-        """Bound the gradient, which equals the distance from the label."""
+        """Bound |gradient|, which equals the margin's distance from the label."""
         return gradient + step, hessian
 
 
@@ -243,7 +243,7 @@ class Poisson(_Amounts):
     """count:poisson: regression for counts. Labels are at least 0; the prediction is the mean."""
 
     max_delta_step: float = 0.7
-    """The hessian is the second derivative of the loss, multiplied by e**max_delta_step, as in XGBoost."""
+    """Increases the hessian to the second derivative of the loss times e**max_delta_step, as in XGBoost."""
 
     name = "count:poisson"
     xgboost_table = "poisson_regression_param"
@@ -325,7 +325,8 @@ class Tweedie(_Amounts):
 
 
 MAX_STEP = 64.0
-"""Longest step after which gradients are considered bounded, because e**64 exceeds every scale."""
+"""Longest step after which gradients are considered bounded. A longer step could multiply gradients by more
+than e**64, which exceeds every scale."""
 
 
 def _grown(hessian: float, step: float, rate: float) -> tuple[float, float]:
@@ -488,7 +489,7 @@ class AcceleratedFailureTime(Objective):
 
 
 MAX_RELEVANCE = 31
-"""Largest label if the gain of a label y is 2**y - 1."""
+"""Largest valid label if the gain of a label y is 2**y - 1."""
 MAX_PAIRS = 1 << 20
 """Maximum of lambdarank_num_pair_per_sample, the number of a group's top rows that form pairs."""
 
@@ -504,7 +505,8 @@ class Ranking(Objective):
 
     lambdarank_pair_method: str = "topk"
     lambdarank_num_pair_per_sample: int = 32
-    """Number of rows of a group, those with the highest margins, that form pairs with all rows below them."""
+    """Number of top rows of a group (those with the highest margins) that form pairs with all rows below
+    them."""
     lambdarank_normalization: bool = True
     """If True, a group's gradients are scaled down, by a factor that increases with their sum."""
     lambdarank_score_normalization: bool = True

@@ -217,7 +217,7 @@ class HasGradients(Protocol):
     outputs; weights are float32 [N]; labels are float32 [N], or [2, N] if they are intervals."""
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
-        """Compute the first and second derivative of the loss with respect to each margin, multiplied by the
+        """Compute the first and second derivatives of the loss with respect to each margin, multiplied by the
         weight. Returns two float64 arrays, shaped like `margin`."""
 
 
@@ -297,7 +297,7 @@ class Objective(ABC):
 
     @abstractmethod
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
-        """Compute the first and second derivative of the loss, see `HasGradients`."""
+        """Compute the first and second derivatives of the loss (see `HasGradients`)."""
 
     def base_score(self, gradient: float, hessian: float) -> float:
         """Return the initial constant prediction. gradient, hessian: sums of the gradients and hessians of

@@ -47,12 +47,12 @@ def _parameters(name: str) -> list[Field[Any]]:
 
 
 def parameters_of(name: str) -> dict[str, bool]:
-    """Return the parameters of the objective of this name. Maps each to True if it is required."""
+    """Return the parameters of the objective with this name, each mapped to True if it is required."""
     return {parameter.name: parameter.default is MISSING for parameter in _parameters(name)}
 
 
 def make_objective(name: str, parameters: Mapping[str, object]) -> Objective:
-    """Create the objective of this name. Parameters that are None or that the objective does not have are
+    """Create the objective with this name. Parameters that are None or that the objective does not have are
     ignored. Raises LookupError, TypeError or ValueError if a parameter is missing or has an invalid value."""
     types = {parameter.name: parameter.type for parameter in _parameters(name)}
     own = {key: parameters[key] for key in types if parameters.get(key) is not None}
@@ -158,8 +158,8 @@ def gradients(
         weight: float32 [N].
 
     Raises:
-        Refused: if the package's code fails, or returns a wrong shape, a number that is not finite or a
-            negative hessian.
+        Refused: if the package's code fails, or if it returns an array of the wrong shape, a number that is
+            not finite, or a negative hessian.
     """
     try:
         gradient, hessian = (
@@ -301,7 +301,7 @@ class Trials(Objective):
     default_metric, bounds, bounds_after = map(_of_base, ("default_metric", "bounds", "bounds_after"))
     quantile, xgboost_equivalent = map(_of_base, ("quantile", "xgboost_equivalent"))
     base_score = _of_base("base_score")
-    """All models start from the same constant."""
+    """`base_score` of the base objective: all models start from the same constant."""
 
     @property
     def outputs(self) -> int:
