@@ -1,13 +1,13 @@
-"""The aggregator's end of a session: takes messages from parties and returns messages to parties. Sans-IO.
+"""The aggregator's end of a session: handles messages from parties and returns the messages to send. Sans-IO.
 
 `RULES` defines the session: the handler for each event in each phase, and the phases that may follow.
 Handlers are methods of `AggregatorSession`, grouped by topic: joining, a turn, the end.
 
-Guarantees: there is one running sum per turn, never a copy per party. Messages of different parties may
-arrive in any order; repeated messages and messages of an earlier attempt are ignored. Every sum is recorded
-before anything that follows from it is sent, so a session can restart from its records.
+Guarantees: each turn has one running sum, and no party's vector is stored separately. Messages from different
+parties may arrive in any order; repeated messages and messages from an earlier attempt are ignored. Every sum
+is recorded before anything derived from it is sent, so a session can restart from its records.
 Rejects: parties that join under different terms, and reports out of order or for a wrong turn (SessionFailed
-in `error`). Parties not in the terms are ignored. Those that disconnect too often are not readmitted."""
+in `error`). Parties not in the terms are ignored. Parties that disconnect too often are not readmitted."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -80,7 +80,7 @@ class Introduction:
         self.transcripts: Transcripts | None = None
         """Transcripts of the attempt, or None before the parties are introduced."""
         self.setup: AggregatorSetup | None = None
-        """Setup from which the opener of each turn is built, or None before the first query."""
+        """Setup from which the object that opens each turn's sum is built, or None before the first query."""
 
     def join(self, party: str, greeting: bytes, trust: Trust | None, attempt: Attempt) -> None:
         """Check and store a party's greeting. A repeated greeting is ignored. Raises PeerError if the
@@ -95,7 +95,7 @@ class Introduction:
                 "greeting-too-long",
                 f"its greeting has {len(greeting)} bytes, but at most {MAX_GREETING_BYTES} are allowed",
             )
-        if trust is not None:  # otherwise the others would refuse it, and seem to be at fault
+        if trust is not None:  # otherwise the others would reject it and seem to be at fault
             key_exchange.check_greeting(trust, attempt, party, greeting)
         self.greetings[party] = greeting
 
@@ -124,7 +124,7 @@ class Turn:
         self.reporting = set(roster)
         """Parties whose vectors have not been fully added to the sum yet."""
         self.relayed: defaultdict[str, Order] = defaultdict(Order)
-        """Party -> checker of the relays that it sends through the aggregator."""
+        """Party -> checker of the relays that this party sends through the aggregator."""
         self._number = number
         self._opener = opener
         self._parts = dict.fromkeys(self.reporting, 0)
@@ -135,7 +135,7 @@ class Turn:
         return party in self._parts and party not in self.reporting
 
     def repeats(self, party: str, report: Report) -> bool:
-        """Return True if this part was already added, or belongs to an earlier turn."""
+        """Return True if this part has already been added, or belongs to an earlier turn."""
         known = self._parts.get(party, 0)
         return report.turn < self._number or (report.turn == self._number and report.part < known)
 
@@ -164,7 +164,7 @@ class Turn:
         self._parts[party] = report.part + 1
 
     def lose(self, party: str) -> None:
-        """Record that a party was lost after its vector was added."""
+        """Record that a party was lost after its vector had been added to the sum."""
         self.helping.discard(party)
         self._opener.lose(party)
 
@@ -176,7 +176,7 @@ class Turn:
         return requests
 
     def repeats_help(self, party: str, assist: OpenShare) -> bool:
-        """Return True if this reply was already received, or belongs to an earlier turn."""
+        """Return True if this reply has already been received, or belongs to an earlier turn."""
         return assist.turn < self._number or self._help.get(party) == assist.answer
 
     def assist(self, party: str, assist: OpenShare) -> None:
@@ -196,11 +196,11 @@ class Turn:
 
 def turns_of(terms: Terms, query: Query) -> int:
     """Return the factor by which turn_timeout is multiplied for a query. The factor exceeds 1 if parties
-    relay data for it, because they process the data one after another."""
+    relay data for the query, because they then work one after another."""
     return max(len(block.parties) for block in terms.blocks) if query.relayed_bytes(terms) else 1
 
 
-# ---- The end of a training: the parties' signatures on what they did and on the model -------------------
+# ---- The end of a training run: the parties' signatures on their answers and on the model ----------------
 # Raises: PeerError for signatures on queries or trees that differ from the session's.
 
 
@@ -220,10 +220,10 @@ class Closing:
         structure: Callable[[str], bytes],
         thresholds: Thresholds,
     ) -> None:
-        """Start to collect signatures.
+        """Start collecting signatures.
 
         Args:
-            structure: function that maps a party to the hash of the model in its view; '' stands for all
+            structure: function that returns the hash of the model in a party's view; '' stands for all
                 parties if they have the same view.
             thresholds: collects the thresholds that parties send."""
         self.thresholds = thresholds
@@ -270,11 +270,11 @@ class AggregatorSession:
     Args:
         program: the session's algorithm.
         state: initial state of every training run.
-        record: writes a record to the journal; it must survive a crash once the call returns.
-        past: journal records that an earlier process of this session wrote.
-        trust: certificates with which greetings and signatures are checked, if parties sign.
+        record: writes a record to the journal; the record must survive a crash once the call returns.
+        past: journal records of this session that were written by an earlier process.
+        trust: certificates used to check greetings and signatures, if parties sign.
         draw: cryptographic source of randomness for blinding ciphertexts and for the aggregator's noise.
-        callbacks: functions that are called after each round, and may end the training run.
+        callbacks: functions that are called after each round and may end the training run.
         request: the analyst's signed request, if any.
 
     Raises ConfigError if `past` does not fit the session."""
@@ -298,7 +298,7 @@ class AggregatorSession:
         self.phase: Phase = "joining"
         self.error: SessionFailed | None = None
         self.run = TrainingRun(terms, program, state, record, past, callbacks)
-        """Part of the session that the journal preserves."""
+        """The part of the session that can be restored from the journal."""
         self.attendance = Attendance()
         self.introduction = Introduction()
         self.current_turn: Turn | None = None
@@ -309,7 +309,7 @@ class AggregatorSession:
         """True if a party may have replied to an OpenRequest for this turn, in any attempt or process."""
         self.deadline = 0.0
         self.seconds = 0.0
-        """Time in seconds within which parties must send the message that is due."""
+        """Time limit, in seconds, for parties to send the message that is due."""
 
     @property
     def roster(self) -> tuple[str, ...]:
@@ -384,7 +384,7 @@ class AggregatorSession:
         return self.restart_attempt()
 
     def handle(self, party: str, event: FromConnection) -> Outbox:
-        """Handle an event of one party. Returns the messages to send now."""
+        """Handle an event that concerns one party. Returns the messages to send now."""
         if self.phase not in PHASES or party not in self.terms.parties or not self._is_heard(party, event):
             return []
         try:
@@ -444,10 +444,10 @@ class AggregatorSession:
 
     def restart_attempt(self) -> Outbox:
         """Offer a new attempt to connected parties. The query follows once they have exchanged new keys."""
-        #     Gathered(n) in the journal -> Offer(n) -> every Join(n) -> Introduce -> Ask
+        #     AttemptStarted(n) in the journal -> Offer(n) -> every Join(n) -> Introduce -> Ask
         #
-        # If the process dies after the first step, the next one calls attempt n + 1, and n is skipped. In the
-        # reverse order it would call n again, and the sites that met in n would refuse it.
+        # If the process dies after the first step, the next one offers attempt n + 1, and n is skipped. In
+        # the reverse order it would offer n again, and the sites that met in n would refuse it.
         self.run.restart_attempt()  # recorded before the offers leave
         self.phase, self.current_turn, self.introduction = "joining", None, Introduction()
         self.attendance.introduced = set()
@@ -473,7 +473,7 @@ class AggregatorSession:
     # ---- A turn -------------------------------------------------------------------------------------
 
     def ask(self) -> Outbox:
-        """Send the query whose sum the program waits for."""
+        """Send the query whose sum the program is waiting for."""
         run, query = self.run, self.run.pending
         assert self.introduction.transcripts is not None
         self.introduction.transcripts.extend(query)
@@ -642,8 +642,8 @@ class AggregatorSession:
     # ---- A turn -----------------------------------------------------------------------------------------
 
     def opener_of(self, ask: Ask) -> Opener:
-        """Build the object that opens a query's sum. Raises Refused if the protection does not allow so many
-        cells."""
+        """Build the object that opens a query's sum. Raises Refused if the sum has more cells than the
+        protection allows."""
         terms, introduction = self.terms, self.introduction
         protection = terms.protection
         assert introduction.transcripts is not None
@@ -755,7 +755,7 @@ class AggregatorSession:
         if self.draw is not None and self.terms.noise is not None:
             total = with_central_noise(run.pending, self.terms, exact, self.draw)
         # The program has ended, and the turn was repeated only for signatures. Central noise is drawn afresh,
-        # so a noisy sum differs from the recorded one. It is dropped here, which makes it no second release.
+        # so a noisy sum differs from the recorded one. It is dropped here, so it is not a second release.
         if run.last is not None:
             if total is not exact or np.array_equal(total, run.last):
                 return self.close()
@@ -831,7 +831,7 @@ class AggregatorSession:
         return self.end()
 
     def finished(self) -> Outcome:
-        """Return the model with the thresholds of all parties. Raises Refused if some are missing."""
+        """Return the model with the thresholds of all parties. Raises Refused if any are missing."""
         made = self.run.outcome
         assert made is not None
         given = self.closing.thresholds if self.closing else Thresholds(self.terms, made.booster)
@@ -845,7 +845,7 @@ class AggregatorSession:
 
 
 class Rule(NamedTuple):
-    """Handler of an event in a phase, with the phases that it may lead to in addition to `failed`."""
+    """Handler of an event in a phase, and the phases to which it may lead in addition to `failed`."""
 
     handler: Callable[..., Outbox]
     leads_to: tuple[Phase, ...]

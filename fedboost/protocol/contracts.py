@@ -84,7 +84,7 @@ class Query:
 
         @property
         def parts(self) -> "tuple[Query, ...]":
-            """A tuple of this query alone, or of the queries that share the turn (`Several`)."""
+            """Tuple of the queries that share the turn (`Several`), or of this query alone."""
 
         @property
         def digest(self) -> bytes:
@@ -142,7 +142,7 @@ class Query:
     @property
     def stage(self) -> int:
         """Rank of the query in a session: 2 * tree while the tree grows, and 2 * tree + 1 for the query that
-        ends it."""
+        ends the tree."""
         return 2 * self.tree + self.ends_tree
 
     def fits(self, answer: Int64) -> bool:
@@ -183,7 +183,7 @@ class Position:
     Args:
         grids: number of answered queries that count rows to find cut points.
         started: whether the cut points are known.
-        rounds: number of finished rounds, including the constant.
+        rounds: number of finished rounds, including the initial constant.
         splits: number of splits in the growing tree.
         levels: number of answered queries about the growing tree.
         model: hash of the model so far.
@@ -274,7 +274,7 @@ class TrainingState(Protocol):
         the record is malformed."""
 
     def check_grown(self, terms: Terms, tree: Tree, last: Splits) -> None:
-        """Raise Refused unless the growing tree, with the further splits in `last`, has the same size as
+        """Raise Refused unless the growing tree, after the further splits in `last`, has the same size as
         `tree`."""
 
 
@@ -367,7 +367,7 @@ class Holder(Protocol):
         """Move to a training state, so that this party continues where the other parties are."""
 
     def trees(self, rounds: int) -> tuple[Tree, ...]:
-        """Return the trees of the first `rounds` rounds as this party sees them. If parties hold different
+        """Return the trees of the first `rounds` rounds in this party's view. If parties hold different
         columns, the trees contain thresholds only for this party's columns."""
 
     def answering(self, query: Any) -> Answering:
@@ -417,9 +417,9 @@ Program = Callable[[Terms, GrownTrees], Generator[Any, Int64, Booster | Outcome]
 """Algorithm of a session: a generator that yields queries, receives the sum of each, and returns the model or
 an `Outcome`. Queries that share a turn are yielded as one (`Several`).
 
-The program appends its trees to the list that it is given, and asks no queries about trees that are already
-in it. TreeAborted is thrown into the generator in place of a sum that will not arrive, and TrainingStopped
-after the last round that is wanted."""
+The program appends its trees to the list that it is given, and yields no queries about trees that are already
+in the list. TreeAborted is thrown into the generator in place of a sum that will not arrive, and
+TrainingStopped after the last round if training is to stop early."""
 
 
 # ---- What the sums over several groups of parties reveal together ---------------------------------------
@@ -438,9 +438,9 @@ def smallest_revealed_set(groups: Iterable[frozenset[str]], colluding: int) -> f
     at most MAX_GROUPS sets of parties. The result is empty if every such set has at least `colluding` + 2
     parties, because at least two of them are then honest.
 
-    A linear combination of the sums gives all parties that are in the same groups (a class) the same factor.
-    There is a combination that covers only the parties of certain classes if the groups' incidence matrix
-    loses rank when the columns of those classes are removed."""
+    In a linear combination of the sums, all parties that belong to the same groups (a class) have the same
+    factor. There is a combination that covers only the parties of certain classes if the groups' incidence
+    matrix loses rank when the columns of those classes are removed."""
     known = sorted(set(groups), key=sorted)
     classes: dict[tuple[bool, ...], set[str]] = {}
     for party in frozenset().union(*known):
@@ -480,8 +480,8 @@ def pieces(values: Int64, sizes: Sequence[int]) -> list[Int64]:
 
 @dataclass(frozen=True)
 class Several(Query):
-    """Several queries that share a turn and are answered in order with one vector. Properties and methods are
-    as in `Query`."""
+    """Several queries that share a turn and are answered, in order, with one vector. Properties and methods
+    are as in `Query`."""
 
     parts: tuple[Query, ...]
 
@@ -572,8 +572,8 @@ class Several(Query):
         return sum([part.relayed_bytes(terms) for part in self.parts])
 
     def bytes_needed(self, parties: int) -> int:
-        """Return the maximum memory, in bytes, that the aggregator needs from sending this query until it
-        sends the next."""
+        """Return the maximum memory, in bytes, that the aggregator needs between sending this query and
+        sending the next."""
         parts: Any = self.parts
         return sum(part.bytes_needed(parties) for part in parts)
 

@@ -4,14 +4,14 @@ all greetings.
 Guarantees: after `meet`, parties with the same session digest agree on terms, members and keys. The
 aggregator relays the greetings but cannot replace a party's key with its own. Each greeting is signed with a
 certified key, and every party itself checks the certificate against the consortium's root. A greeting is
-valid for only one attempt of one session of one request. The analyst who requested the session has signed its
-terms.
+valid only for one attempt of one session, which one request started. The analyst who requested the session
+has signed its terms.
 Raises: PeerError for an unknown party, a party or key that appears twice, a signature by another party, a
 certificate for another role, and an introduction that lacks this party's own greeting.
 
 Key confirmation needs no separate message: only vectors of parties with the same session digest and keys add
-up to a sum that opens. If there are self masks, none is disclosed before all shares sealed under these keys
-have been opened."""
+up to a sum that can be opened. If there are self masks, none is disclosed before all shares sealed under
+these keys have been opened."""
 
 import hashlib
 from collections.abc import Callable, Collection
@@ -39,8 +39,8 @@ SESSION, CHECK = b"fedboost/1/request", b"fedboost/1/check"
 """Prefixes of the text that an analyst signs to request a session or a preflight. A signature for one is not
 valid for the other."""
 MAX_REQUEST_AGE = timedelta(days=30)
-"""Time for which a request is valid after it was signed. It is long because sites may have to approve the
-terms first."""
+"""Time for which a request is valid after it was signed. This time is long because sites may have to approve
+the terms first."""
 MAX_CLOCK_SKEW = timedelta(hours=1)
 
 
@@ -49,8 +49,8 @@ class Credentials:
     """A party's own identity and the certificates that it trusts.
 
     signer: the party's signing key and certificate; roots: trusted root certificates (PEM); denied: serial
-    numbers of certificates that are not accepted; clock: returns the current time, since a session may
-    outlast a certificate."""
+    numbers of certificates that are not accepted; clock: function that returns the current time, because a
+    session may outlast a certificate."""
 
     signer: Signer
     roots: bytes
@@ -124,9 +124,9 @@ def check_request(trust: Credentials | Trust, terms: Terms, asked: Request, wish
 
 
 def check_unread(trust: Credentials | Trust, text: str, asked: Request, wish: bytes = SESSION) -> str:
-    """Check the signature of a request and return the signer's name. Parsing the terms may take long, so call
-    this first and `check_request` afterwards. text: the terms as canonical JSON. Raises PeerError if the
-    signature is invalid."""
+    """Check the signature of a request and return the signer's name. Parsing the terms may take a long time,
+    so call this first and `check_request` afterwards. text: the terms as canonical JSON. Raises PeerError if
+    the signature is invalid."""
     return _signer(trust, digest_of(text), asked, wish).name
 
 
@@ -323,11 +323,11 @@ def _requested(wish: bytes, digest: str, nonce: bytes, time: int) -> bytes:
 
 
 def attestation(terms: Terms, request: bytes, session: bytes, party: str, attest: Attest) -> bytes:
-    """Encode the statement that a party signs at the end of a session. It says that the party answered this
-    many queries under the terms' protection, in the session that was requested with this nonce. It contains
-    the hash of the party's view of the model (`boosting.state.structure`). If only the party knows the
-    thresholds of its columns, it contains the thresholds. If the party keeps a part of the model, it contains
-    the part's hash.
+    """Encode the statement that a party signs at the end of a session. It states that the party answered
+    `attest.turns` queries under the terms' protection, in the session that was requested with the nonce
+    `request`. The statement contains the hash of the party's view of the model (`boosting.state.structure`).
+    It also contains the thresholds of the party's columns if no other party knows them, and the hash of the
+    model part that the party keeps, if any.
 
     session: digest of the attempt, which depends on the attempt's name, number and greetings."""
     own = (attest.part,) if terms.keeps_parts else (attest.thresholds,) if terms.hides_columns else ()

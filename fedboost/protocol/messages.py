@@ -19,8 +19,8 @@ from fedboost.terms.terms import Terms
 PART_BYTES = 1 << 20
 """Maximum size in bytes of one part of a relay."""
 MAX_GREETING = 512 << 10
-"""Maximum size in bytes of a greeting, which is sent to every party. A key holder's greeting contains the
-public key."""
+"""Maximum size in bytes of a greeting, which is sent to every party. The key holder's greeting also contains
+the key with which sums are encrypted."""
 CONTEXT_BYTES = 32
 """Size in bytes of a report's context, which only the first part contains."""
 SESSION_NAME = Bound(256, "characters in the session name")
@@ -167,7 +167,8 @@ class Attest:
         transcript: hash of these queries.
         structure: hash of the model (`TrainingState.structure`).
         certificate: the party's certificate, in PEM.
-        thresholds: thresholds of the splits on its columns if only the party knows them (`parts.packed`).
+        thresholds: thresholds of the splits on the party's columns, if only the party knows them
+            (`parts.packed`).
         part: hash of the model part that the party keeps, if any (`parts.Part`)."""
 
     attempt: int
@@ -239,7 +240,7 @@ FromConnection = FromParty | Connected | Disconnected
 
 # ---- The transcript of a session ------------------------------------------------------------------------
 # One hash of the introduced parties, the training state at their introduction, and every query since. Both
-# ends extend it, and answers are sealed under it. So nothing opens unless both ends have seen the same
+# ends extend it, and answers are sealed under it. So no sum can be opened unless both ends have the same
 # queries.
 
 
@@ -265,7 +266,7 @@ class Transcripts:
     def __init__(self, terms: Terms, session: bytes, state: TrainingState) -> None:
         self._terms = terms
         self.whole = first_transcript(session, state)
-        """Transcript of the whole queries, as the aggregator sent them."""
+        """Transcript of the complete queries, rather than of a party's view."""
         self._own = {
             party: first_transcript(session, state.seen_by(terms, party))
             for party in (terms.parties if terms.blocks else ())

@@ -3,9 +3,9 @@
 A part is its party's view of the model. It contains the party's own splits in full. For a split on another
 party's column, it contains only a number that identifies the column's holder. These numbers start after the
 last feature number. Only the label holder has leaf values. The label holder also receives the gains, covers
-and values of inner nodes, which all follow from gradients that it knows.
+and values of inner nodes, all of which can be computed from gradients that it knows.
 
-Guarantees: each party signs a hash of its part, which reveals nothing without the part's salt.
+Guarantees: each party signs a hash of its part. Without the part's salt, the hash reveals nothing.
 Raises: PeerError for node numbers that do not match the trees or are not finite, and for leaf values or a
 base score that differ from those received before."""
 
@@ -31,7 +31,7 @@ _FLOAT32 = np.dtype("<f4")
 class Part:
     """The part of a model that one party keeps.
 
-    session: name of the session that trained the model; booster: the trees as the party sees them; salt: 32
+    session: name of the session that trained the model; booster: the trees in the party's view; salt: 32
     secret bytes that only this party knows."""
 
     party: str
@@ -83,7 +83,7 @@ def part_of(
 
     Args:
         session: name of the session that trained the model.
-        trees: the trees as this party sees them.
+        trees: the trees in this party's view.
         numbers: output of `numbers_for` at the label holder, empty at other parties.
         salt: 32 secret bytes that only this party knows.
         constant: leaf value of the initial constant for each root, as received at the start.
@@ -107,8 +107,8 @@ def part_of(
 
 
 def _with_numbers(trees: tuple[Tree, ...], numbers: bytes, constant: int) -> tuple[float, tuple[Tree, ...]]:
-    """Return the base score and the trees with these node values. constant: number of leading trees whose
-    leaf values were not received before."""
+    """Return the base score, and the trees with the node values in `numbers`. constant: number of leading
+    trees whose leaf values were not received before."""
     sizes = [len(tree.left) for tree in trees]
     if len(numbers) != _FLOAT32.itemsize * (1 + 3 * sum(sizes)):
         raise PeerError(
@@ -130,7 +130,7 @@ def _with_numbers(trees: tuple[Tree, ...], numbers: bytes, constant: int) -> tup
 
 
 def _check_constant(terms: Terms, score: float, first: Sequence[float], constant: Sequence[float]) -> None:
-    """Raise PeerError if the base score or the leaves of the constant differ from the constant received
+    """Raise PeerError if the base score or the leaf values of the initial constant differ from those received
     before."""
     loss = terms.objective.loss
     try:
@@ -215,7 +215,7 @@ class Thresholds:
         self._given[party] = given.astype(np.float64).tolist()
 
     def of_model(self) -> Booster:
-        """Return the model with the thresholds that parties sent."""
+        """Return the model with thresholds, as sent by the parties, in place of bin numbers."""
         if not self._are_due:
             return self._booster
         trees = [replace(tree, threshold=[*tree.threshold]) for tree in self._booster.trees]

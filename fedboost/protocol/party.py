@@ -1,4 +1,4 @@
-"""A party's end of a session: takes a message from the aggregator and returns this party's replies. Sans-IO.
+"""A party's end of a session: handles messages from the aggregator and returns this party's replies. Sans-IO.
 
 RULES, at the end of this file, defines what each message does in each phase; docs/protocol.md describes it.
 
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from fedboost.privacy.paillier import PaillierPublic as Public
     from fedboost.privacy.paillier import PaillierSecret as Secret
 
-# ---- A party's membership of a session: from the first accepted offer to the end ------------------------
+# ---- A party's membership in a session: from the first accepted offer to the end ------------------------
 
 
 SALT = b"fedboost/1/part"
@@ -78,7 +78,7 @@ class Membership:
         memory: the site's memory of the session.
         holder: computes answers from the party's data.
         secret: the key holder's key pair, kept only in RAM; None at other parties.
-        spending: adds noise to answers, if the terms have noise."""
+        spending: adds noise to answers, if the terms require noise."""
 
     first: Offer
     memory: SessionMemory
@@ -143,14 +143,15 @@ class Membership:
         return Attempt(self.session, number, self.terms, b"" if request is None else request.nonce)
 
     def help_as(self, size: int) -> tuple[str, int]:
-        """Return the audit log's name for the reply to an OpenRequest, and the number of integers in the
+        """Return the name of the reply to an OpenRequest in the audit log, and the number of integers in the
         reply. size: size of the reply in bytes."""
         if not self.terms.hides_columns or self.secret is None:
             return HELP, 0
         return OPENINGS, size // (2 * len(self.secret.public.to_bytes()))
 
     def attest(self, site: Site, close: Close, session: bytes, turns: int, transcript: bytes) -> Attest:
-        """Return the attestation of this party's answers and its view of the model, signed if parties sign.
+        """Return the attestation of this party's answers and of its view of the model, signed if parties
+        sign.
 
         Args:
             session: digest of the attempt.
@@ -230,7 +231,7 @@ class QueryContext:
 
 def check_due(ask: Ask, now: QueryContext) -> None:
     """Raise PeerError or Refused unless this party may answer the query now. PeerError: the query is out of
-    order, has the wrong roster, or contains more than the party's view. Refused: the terms do not allow
+    order, has the wrong roster, or contains more than the party may see. Refused: the terms do not allow
     it."""
     # All checks come before anything is computed or noted: a refused query leaves no trace in state or
     # memory.
@@ -286,8 +287,8 @@ def check_due(ask: Ask, now: QueryContext) -> None:
 
 
 def check_view(told: bytes, seen: bytes) -> None:
-    """Raise PeerError if a party received more than its view. told: hash of what it received; seen: hash of
-    its view."""
+    """Raise PeerError if a party received more than its view. told: hash of what the party received; seen:
+    hash of its view."""
     if told != seen:
         raise PeerError(
             "view-exceeded", "the aggregator sent columns or leaf values that are not for this party"
@@ -371,8 +372,8 @@ def remember(
         received: hashes of relays (see `Question`). If an earlier attempt recorded more hashes, its list is
             kept."""
     standing, query = memory.standing, ask.query
-    # The hashes are compared one by one as relays arrive (`Underway.new`). A query that is asked again knows
-    # fewer of them at first, and must not erase the others.
+    # The hashes are compared one by one as relays arrive (`PendingAnswer.new`). A query that is asked again
+    # knows fewer of them at first, and must not erase the others.
     known = next((known.received for known in standing.questions if known.turn == ask.turn), ())
     received = max(received, known, key=len)
     question = Question(ask.turn, query.digest, query.of_tree, before.position, after.position, received)
@@ -414,10 +415,11 @@ class Answer:
         self.size = 0
         self._sealer = sealer
         self._sent: list[Report] = []
-        """Parts that were sent; `_rest` yields the others."""
+        """Parts that have been sent; `_rest` yields the others."""
         self._rest = self._sealed(tag, member, answered, state)
         self._opens = not member.terms.hides_columns or ask.query.hidden(member.terms, state) is not None
-        """False if columns are hidden, but the query has no encrypted sums to open."""
+        """False if columns are hidden and the query has no encrypted sums, so that there is nothing to
+        open."""
         self.helped: dict[bytes, bytes] = {}
         """Content of an OpenRequest for this turn -> the reply."""
 
@@ -430,7 +432,7 @@ class Answer:
             yield report
 
     def help(self, request: bytes) -> bytes:
-        """Return the reply to an OpenRequest. A repeated request gets the same bytes. Raises PeerError if
+        """Return the reply to an OpenRequest. A repeated request gets the same reply. Raises PeerError if
         there are too many requests, or if there is no encrypted sum to open."""
         if request not in self.helped:
             # One request is for the self mask, and each other for more lost parties than the one before.
@@ -521,7 +523,7 @@ class PartySession:
         continues."""
         self._site = site
         self._session = ""
-        """Name of the first offered session."""
+        """Name of the session that was offered first."""
         self._membership: Membership | None = None
         self._attempt = 0
         self._handshake: Handshake | None = None
@@ -529,7 +531,7 @@ class PartySession:
         self._joined: Join | None = None
         self._introduced: Introduced | None = None
         self._underway: PendingAnswer | None = None
-        """Answer that waits for other parties' relays."""
+        """Unfinished answer, for which relays from other parties are missing."""
         self._answer: Answer | None = None
         """Last answer of the current attempt."""
         self._asked: Ask | None = None
@@ -541,7 +543,7 @@ class PartySession:
 
     @property
     def phase(self) -> PartyPhase:
-        """Current phase. It determines, with the message, the handler in RULES."""
+        """Current phase. The phase and the type of a message determine the handler in RULES."""
         if self._joined is None:
             return "new"
         if self._introduced is None:
@@ -685,7 +687,7 @@ class PartySession:
         yield from ()
 
     def _begin(self, ask: Ask, introduced: Introduced) -> PendingAnswer:
-        """Start to answer a query if it is due."""
+        """Start answering a query if it is due."""
         member, me = self._member, self._site.name
         before, standing = member.holder.state, member.memory.standing
         now = QueryContext(me, member.terms, self._attempt, introduced.roster, self._asked, before, standing)

@@ -33,7 +33,7 @@ from fedboost.terms.terms import Terms
 MAX_QUOTE = 64
 """Maximum number of characters of a name that an error message quotes."""
 BYTES_PER_ROW = 8
-"""Bytes that a turn relays per row and root, in addition to one bit in each row set."""
+"""Number of bytes relayed in a turn per row and root, in addition to one bit in each row set."""
 BYTES_PER_ID = 4
 """Size in bytes of the number of rows that the label holder has for an id; relayed if ids may repeat."""
 FEW_RELAYS = 2
@@ -47,8 +47,8 @@ def max_relayed(terms: Terms, party: str, query: Query, rows: int, state: Traini
     """Return the maximum number of bytes that a party, or another party of its block, relays in a turn.
 
     Before there are cut points and a tree, a party relays only its number of rows. Later it relays its
-    progress, gradients, two row sets for each level of all trees (in case another party lost them), and the
-    repetitions of ids, if ids may repeat. rows: number of rows in the session; state: state before the
+    progress, gradients, two row sets for each level of all trees (in case another party lost them), and, if
+    ids may repeat, the number of rows per id. rows: number of rows in the session; state: state before the
     query."""
     block = terms.blocks.of(party)
     if block is None:
@@ -164,7 +164,7 @@ class PendingAnswer:
         most: int,
         keys: Keys | None = None,
     ) -> None:
-        """Start to answer a query.
+        """Start answering a query.
 
         Args:
             before: state of the training run before the query.
@@ -194,11 +194,11 @@ class PendingAnswer:
         """Sender -> (number, sealed bytes) of complete relays that the holder has not read yet."""
 
     def advance(self) -> Iterator[tuple[Send | Receive, Iterable[Relay], bytes]]:
-        """Compute the answer until it is complete or a relay is missing.
+        """Continue computing the answer until it is complete or a relay is missing.
 
-        Yields (step, messages, hash). For a relay to send, the messages are its parts and the hash is empty.
-        For a received relay that must be the same whenever the query is repeated, there are no messages, and
-        the hash is the hash of its content."""
+        Yields (step, messages, hash). If the step sends a relay, the messages are its parts, and the hash is
+        empty. If the step receives a relay that must be the same whenever the query is repeated, there are no
+        messages, and the hash is that of the relay's content."""
         # Invariant: `_waits` is the Receive that the holder's generator is stopped at, or None. It outlives
         # this call: if its bytes are missing, the call ends, and the next one continues at the same place. A
         # hash is yielded before the holder receives the bytes, so it is remembered before anything that

@@ -42,8 +42,8 @@ from fedboost.terms.terms import Terms
 
 @dataclass(frozen=True)
 class Begun:
-    """Journal record: a session of this name started under these terms. analyst: NAME#FINGERPRINT, taken from
-    the analyst's certificate, '' if the aggregator has no keys; request: the signed request, if any."""
+    """Journal record: a session with this name started under these terms. analyst: NAME#FINGERPRINT, taken
+    from the analyst's certificate, '' if the aggregator has no keys; request: the signed request, if any."""
 
     session: str
     terms: Terms
@@ -144,7 +144,7 @@ def _number(field: bytes) -> int:
     return int.from_bytes(field, signed=True)
 
 
-# ---- A training after a restart: the program is run again over the records of an earlier process --------
+# ---- A training run after a restart: the program is run again over an earlier process's records ----------
 
 
 MAX_ATTEMPTS = 1 << 31
@@ -175,7 +175,8 @@ def replay(run: "TrainingRun", terms: Terms, past: tuple[Record, ...]) -> None:
 
     The records must lead to the same state as the messages that were sent: the same sequence of queries by
     digest, with the same turn numbers, totals, rosters and trees. Otherwise the next query would contradict
-    what the parties have recorded. So each record is checked at the point where the program asks for it."""
+    what the parties have recorded. Each record is therefore checked at the point where the program asks for
+    it."""
     # A session whose first tree (T0) was queried from its root in turn 4 and ended in turn 7. The process
     # died in turn 9, while the second tree grew:
     #
@@ -265,20 +266,20 @@ def _check_grew(run: "TrainingRun", terms: Terms, record: TreeGrown) -> None:
         ) from None
 
 
-# ---- The training of a session at the aggregator: a program, its queries, their sums --------------------
+# ---- The training run of a session at the aggregator: a program, its queries, their sums ----------------
 
 
 Callback = Callable[[int, Mapping[str, float]], bool | None]
-"""Called after each round with its number, starting at 0, and its metrics. Returning True ends the training
-run."""
+"""Function that is called after each round with the round's number, starting at 0, and its metrics. If it
+returns True, the training run ends."""
 
 
 @dataclass(frozen=True)
 class Round:
     """Result of a boosting round.
 
-    round: its number, starting at 0; metrics: metrics over the rows of the roster; published: the metrics
-    that the analyst receives; roster: the parties in the round's sums."""
+    round: its number, starting at 0; metrics: metrics over the rows of the parties in the roster; published:
+    the metrics that the analyst receives; roster: the parties in the round's sums."""
 
     round: int
     metrics: dict[str, float]
@@ -303,8 +304,8 @@ class TrainingRun:
 
         Args:
             state: initial state of every training run.
-            record: writes a record to the journal; it must survive a crash once the call returns.
-            past: records of an earlier process. Callbacks are not called again for their rounds.
+            record: writes a record to the journal; the record must survive a crash once the call returns.
+            past: records of an earlier process. Callbacks are not called again for the recorded rounds.
 
         Raises ConfigError if `past` does not fit the session."""
         self.roster = terms.parties
@@ -330,8 +331,8 @@ class TrainingRun:
         self._program = program(terms, self.trees.grown)
         self._pending: Query | None = None
         self.failure = ""
-        """Error that the program raised on the last recorded sum, or ''. If there is one, `start` fails with
-        it."""
+        """Error that the program raised when it received the last recorded sum, or ''. If there is one,
+        `start` fails with it."""
         replay(self, terms, tuple(past))
 
     @property
@@ -357,7 +358,8 @@ class TrainingRun:
         return self.state.may_change(self.pending)
 
     def structure(self, party: str) -> bytes:
-        """Return the hash of the model in a party's view, once the party has answered the pending query."""
+        """Return the hash of the model, in a party's view, as it will be after the pending query has been
+        answered."""
         state, terms = self.state.after(self.pending), self._terms
         seen = state.seen_by(terms, party, publicly=terms.keeps_parts)
         return seen.structure(self.rounds, terms)
@@ -395,7 +397,7 @@ class TrainingRun:
         #
         #     none of them          the growing tree is asked for again
         #     TreeGrown             the query that ends it is asked again, maybe over a smaller roster
-        #     Stopped               the same, and the training ends with it whatever the callbacks return then
+        #     Stopped               the same, and training ends with it, whatever the callbacks then return
         #     Opened                the turn is over
         #
         # Callbacks may be called twice for a round: they run before its sum is recorded.
@@ -446,7 +448,7 @@ class TrainingRun:
                 self._record(TreeGrown(self.turn, *log.grown[query.tree], self.state.to_record()))
 
     def advance(self, total: Int64 | None) -> None:
-        """Send the program a sum, or None to start it, and continue to its next query."""
+        """Send the program a sum, or None to start it, and run it up to its next query."""
         asked = self._pending
         ended = asked is not None and asked.ends_tree and asked.tree >= 0
         if asked is not None and ended:
@@ -543,8 +545,8 @@ class Attendance:
         self.away[party] = (-math.inf, reason)
 
     def count_loss(self, party: str, turn: int, waits: bool) -> None:
-        """Count a disconnection or missed deadline, and bar the party after too many in one turn. waits: the
-        session waits for lost parties, so none is barred."""
+        """Count a disconnection or missed deadline, and bar the party after too many in one turn. waits: True
+        if the session waits for lost parties, so that none is barred."""
         self.losses[party] += 1
         if self.losses[party] > MAX_LOSSES_PER_TURN and not waits:
             self.bar(party, f"{self.away[party][1]}, for the {self.losses[party]}th time in turn {turn}")

@@ -51,19 +51,21 @@ from fedboost.terms.terms import Terms
 KEY_BYTES = 32
 MAX_OFFERS = 100
 """Maximum number of sessions on one dataset that an analyst requested within OFFER_DAYS and that never
-started, e.g. because another site refused them or the rows did not fit. Each answer reveals whether the rows
-fit the terms. Counted separately for each analyst."""
+started, e.g. because another site refused them or the rows did not fit. Each answer to an offer reveals
+whether the rows fit the terms. Offers are counted separately for each analyst."""
 OFFER_DAYS = 7.0
 """Days for which an offer that never started counts towards MAX_OFFERS. An analyst at the limit is readmitted
 automatically within a week. The limit allows at most 15 one-bit answers a day, whereas a model reveals
 thousands of bits."""
 NO_LIMIT = 1 << 62
-"""Larger than any number that is counted."""
+"""Value of a limit that never applies: larger than any number that is counted."""
 MAX_SESSIONS = 20
-"""Default limit on sessions per dataset. Each session opens another set of sums over the dataset's rows."""
+"""Default limit on the number of sessions per dataset. Each session opens another set of sums over the
+dataset's rows."""
 MAX_SPLITS = 2000
-"""Default limit on splits on a party's columns, over all sessions of one dataset. Each split reveals one bit
-about a column to other parties, for every row of a node. 50 trees with 31 splits each have 1,550 splits."""
+"""Default limit on the number of splits on a party's columns, over all sessions of one dataset. Each split
+reveals one bit about a column to other parties, for every row of a node. 50 trees with 31 splits each have
+1,550 splits."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,8 @@ class Limits:
             few parties (`smallest_revealed_set`).
         max_predicted_rows: maximum number of rows predicted for other parties with this site's columns.
         max_splits: maximum number of splits on this site's columns, if parties hold different columns.
-        min_difference: minimum number of rows by which the sets of rows that two sessions use or hold out
-            must differ, unless the sets are equal."""
+        min_difference: minimum number of rows by which two sessions must differ in the rows that they use or
+            hold out, unless these rows are the same."""
 
     max_sessions: int = MAX_SESSIONS
     similar_groups: bool = False
@@ -240,8 +242,9 @@ class SessionMemory(Protocol):
         """Record that this party is about to sign a model."""
 
     def charge(self, release: str, cost: float) -> None:
-        """Charge the privacy cost (mu squared) of a release. A release of the same name is charged only once.
-        Raises Refused if the cost exceeds the remaining budget or the cost planned in the terms."""
+        """Charge the privacy cost (mu squared) of a release to the session. A repeated release (one with the
+        same name) is charged only once. Raises Refused if the total cost would exceed the site's budget or
+        the cost planned in the terms."""
 
     def end(self, reason: str) -> None:
         """Record that the session has ended for this site and cannot be resumed. reason: '' if it ended with
@@ -429,8 +432,8 @@ def check_group(session: KnownSession, others: Iterable[KnownSession], limits: L
 
 @dataclass
 class TransientMemory:
-    """A site's memory that ends with the process and has no budget, for simulations and tests. clock: returns
-    the time in days."""
+    """A site's memory that is lost when the process ends and has no budget, for simulations and tests. clock:
+    returns the time in days."""
 
     draw: RandomBytes
     party: str = ""
@@ -534,11 +537,11 @@ class Spending:
     def release(
         self, query: Query, state: TrainingState, tag: Tag, values: Int64
     ) -> tuple[Int64, Charge | None]:
-        """Return an answer with this party's share of the noise, and its charge.
+        """Return an answer with this party's share of the noise added, and the charge for the answer.
 
-        The answer is unchanged and nothing is charged if it contains nothing about rows, or if the aggregator
-        draws the noise. In the latter case the aggregator receives exact sums, whose privacy cost is
-        unlimited.
+        If the answer reveals nothing about rows, or if the aggregator draws the noise, the answer is returned
+        unchanged and nothing is charged. In the latter case, the aggregator receives exact sums, whose
+        privacy cost is unlimited.
 
         Args:
             state: training state before the query. The same query in another state is a different release.
@@ -593,7 +596,7 @@ THRESHOLDS = "thresholds of this site's splits"
 
 @dataclass(frozen=True)
 class Release:
-    """An answer that is about to leave this site, for its audit log.
+    """Entry in the site's audit log for an answer that is about to leave the site.
 
     what: name of the query or kind of release; cells: number of integers; size: bytes; charge: privacy cost
     if noise was added; question, position: hashes, in hex, of the query and of the state before it, or '' if
@@ -614,7 +617,7 @@ class Release:
 
 @dataclass(frozen=True)
 class Relayed:
-    """Bytes that are about to leave this site for other parties, for its audit log.
+    """Entry in the site's audit log for bytes that are about to be sent to other parties.
 
     what: kind of content; to: the parties that can read it; rows: number of rows about which the bytes reveal
     something; size: bytes before sealing."""
@@ -642,7 +645,7 @@ class Site:
             raises Refused if the rules forbid the session.
         taken: called with an accepted offer before any row is read.
         record: called with each release and relay before its bytes leave.
-        memory: the site's memory of sessions; by default it ends with this object.
+        memory: the site's memory of sessions; by default, it is lost when this object is deleted.
         keep: stores this party's part of a model; called before the party signs the model."""
 
     name: str
