@@ -1,14 +1,14 @@
 """Approvals and refusals at a site: which terms a person decided on, and what the person is shown before
 deciding.
 
-Guarantees: an approval is valid for exactly the terms with its digest, from the next offer until it is
+Guarantees: an approval is valid only for the terms whose digest it contains, from the next offer until it is
 withdrawn. It lists the parties, analysts and columns that the person saw, and the broken rules that the
 person accepted, including rules between sessions, as they were at that time. Names that are later removed
 from the policy are no longer valid under the approval. Each decision is a row of the site's store, written in
 one transaction with its entry in the audit log.
 Raises: ConfigError for terms that exceed the privacy budget of the rows. Refused if the policy names no
-parties, analysts or columns and only other terms are approved, if the approval does not name the analyst, or
-if the approval cannot be read or relaxes a rule that has changed since.
+parties, analysts or columns and the site has approved other terms but not these, if the approval does not
+name the analyst, or if the approval cannot be read or relaxes a rule that has changed since.
 """
 
 import hashlib
@@ -57,13 +57,13 @@ from fedboost.terms.terms import Terms
 from fedboost.views.approval import APPROVE, RELAXED, columns_by_role
 
 # ---- Decisions of a person at a site, in its store ------------------------------------------------------
-# A refusal is valid for the terms with its digest and for its analysts, from the next offer on. It overrides
-# the policy, but not an approval of the terms.
+# A refusal is valid for the terms whose digest it contains and for its analysts, from the next offer on. It
+# overrides the policy, but not an approval of the terms.
 
 
 Decision = TypeVar("Decision", "Refusal", "Approval")
 DECISIONS = frozenset({"decisions"})
-"""Tables that are read to find a decision."""
+"""Tables of the store that are read to find a decision."""
 
 
 class Refusal(Frozen):
@@ -85,8 +85,8 @@ def refusal_of(config: PartyConfig, digest: str) -> Refusal | None:
 
 
 def refuse(config: PartyConfig, digest: str, analyst: str, now: datetime) -> None:
-    """Record a person's refusal of these terms from an analyst. Earlier refusals of other analysts remain
-    valid. Raises ConfigError if the refusal cannot be written."""
+    """Record that a person refused these terms when submitted by this analyst. Earlier refusals of the terms
+    from other analysts remain valid. Raises ConfigError if the refusal cannot be written."""
     with _deciding(config) as (store, file):
         before, analysts = _read(Refusal, file, config, digest), tuple(filter(None, [analyst]))
         if analyst and before is not None:
@@ -96,7 +96,8 @@ def refuse(config: PartyConfig, digest: str, analyst: str, now: datetime) -> Non
 
 
 def check_not_refused(config: PartyConfig, digest: str, analyst: str) -> None:
-    """Raise Refused if a person refused these terms from this analyst, or if the refusal cannot be read."""
+    """Raise Refused if a person refused these terms when submitted by this analyst, or if the refusal cannot
+    be read."""
     try:
         refusal = refusal_of(config, digest)
     except ConfigError as error:
@@ -219,8 +220,8 @@ def read_past(config: PartyConfig) -> SessionHistory:
 class Review:
     """The result of comparing terms and their analysts with a site's policy and memory.
 
-    breaches: rules that one more session would break. fault: why no approval can allow these terms; '' if an
-    approval can.
+    breaches: rules that one more session under these terms would break. fault: why no approval can allow
+    these terms; '' if an approval can.
     """
 
     analysts: tuple[str, ...]
@@ -338,8 +339,9 @@ def _broken_rules(
 def with_history(
     broken: Sequence[Breach], policy: Policy, party: str, terms: Terms, past: SessionHistory
 ) -> list[Breach]:
-    """Return the given breaches, and the rules between sessions that one more session under these terms would
-    break. If two breaches have the same key, only the one of the rule between sessions is returned."""
+    """Return the given breaches, and breaches of the rules between sessions that one more session under these
+    terms would break. If two breaches have the same key, only the breach of the rule between sessions is
+    returned."""
     later, rows, used = list[Breach](), predicted_by(terms, party), rows_predicted(past.sessions)
     if rows and used and used + rows > policy.max_predicted_rows:
         why = f"this site has helped to predict {used} rows so far, and the terms predict {rows} more"
@@ -389,8 +391,8 @@ def analysts_of(config: PartyConfig, approval: Approval) -> tuple[str, ...]:
 def policy_for(config: PartyConfig, terms: Terms, analyst: str = "") -> Policy:
     """Return the policy that applies to these terms: the policy in the site's file, relaxed by the terms'
     approval if there is one. analyst: who signed the request; '' if unsigned. Raises Refused if a person
-    refused the terms from this analyst, or if the terms need an approval that does not exist or is not valid
-    (see the module docstring)."""
+    refused the terms when submitted by this analyst, or if the terms need an approval that does not exist or
+    is not valid (see the module docstring)."""
     try:
         approval = approval_of(config, terms.digest)
         if approval is None:
@@ -423,8 +425,8 @@ def policy_for(config: PartyConfig, terms: Terms, analyst: str = "") -> Policy:
 
 @contextmanager
 def naming_the_command(terms: Terms, analyst: str) -> Iterator[None]:
-    """Context manager that adds missing options to the `fedboost approve` command in refusals of these
-    terms."""
+    """Context manager that adds missing options to the `fedboost approve` command in error messages that
+    refuse these terms."""
     try:
         yield
     except Refused as error:
@@ -458,8 +460,8 @@ def lacks_approval(config: PartyConfig, terms: Terms, analyst: str) -> bool:
 
 
 def _check_named(config: PartyConfig, terms: Terms) -> None:
-    """Raise Refused if the policy names no parties, analysts or columns, and only other terms are
-    approved."""
+    """Raise Refused if the policy names no parties, analysts or columns, and the site has approved other
+    terms but not these."""
     policy = config.policy
     if policy.parties or policy.analysts or policy.columns not in (None, ColumnRules()):
         return
@@ -486,8 +488,8 @@ def _check_unchanged(config: PartyConfig, approval: Approval) -> None:
 
 
 def _names(policy: Policy, approval: Approval) -> dict[str, Any]:
-    """Return the names in an approval that are valid. If the policy also lists names under a key that the
-    approval does not relax, only names in both lists are valid."""
+    """Return those names in an approval that are still valid. If the policy also lists names under a key that
+    the approval does not relax, only names in both lists are valid."""
     names: dict[str, Any] = {key: getattr(approval, key) for key in PINNED}
     for key in PINNED:
         own = getattr(policy, key)
@@ -589,7 +591,8 @@ def look(
 
 
 def count_rows(config: PartyConfig, terms: Terms, read: SiteTable) -> Counts:
-    """Count the rows of a site's table under these terms. Raises ConfigError if they do not fit the terms."""
+    """Count the rows of a site's table under these terms. Raises ConfigError if the rows do not fit the
+    terms."""
     table, columns = read.under(terms.columns.row_id), terms.blocks.columns_of(config.party)
     try:
         label = to_shard(table, terms, config.party).label

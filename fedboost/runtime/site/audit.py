@@ -7,8 +7,8 @@ Guarantees: a log's whole chain is verified before anything in it is reported. `
 except two: entries cut off at the end, and a log rewritten from some line on. Both change the hash of the
 last entry, so a reader who kept that hash detects them, too. A session that continues after a restart of the
 site counts as one session. A name that is reused after its session ended, or under different terms, counts as
-a new session. Training that followed its terms causes no warning of abuse, even after losses, restarts and
-repeated queries. Neither does a refused session. The most serious warnings come first.
+a new session. Training that followed its terms causes no warning of abuse, even after lost connections,
+restarts and repeated queries. A refused session causes none either. The most serious warnings come first.
 Raises: ConfigError if a line of a log is invalid or breaks the chain; later lines are not read.
 Limits: if terms are missing from a log, the defaults of `colluding`, `on_loss` and `keyholder_rows` are
 assumed, and the depth of trees is not checked. Misbehaviour of an aggregator that leaves no trace in this
@@ -122,7 +122,7 @@ def _terms_line(digest: str, text: str) -> bytes:
 
 
 def _is_of_terms(line: bytes) -> bool:
-    """Return whether a line contains terms and nothing else. Their digest is checked later, by
+    """Return whether a line contains terms and nothing else. The digest of the terms is checked later, by
     `read_admitted`."""
     with suppress(ValueError, KeyError, TypeError):
         values = json.loads(line)
@@ -504,9 +504,9 @@ def _amount(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
 
 
 def _most_in_a_tree(by_turn: dict[int, list[Released]], kinds: frozenset[str], terms: Terms) -> int:
-    """Return the maximum number of turns with queries of these kinds between the ends of two rounds. With
-    `on_loss = "shrink"`, a gap in the turns also counts as an end, because the party may have missed an
-    end."""
+    """Return the largest number of turns with queries of these kinds between the ends of two rounds. With
+    `on_loss = "shrink"`, a gap in the turn numbers also counts as the end of a round, which the party may
+    have missed."""
     most = count = before = 0
     for turn, answers in by_turn.items():
         if turn != before + 1 and _shrinks(terms):

@@ -171,8 +171,8 @@ def accept_restored(config: PartyConfig, of_all_parties: bool = False) -> Begun:
 
 
 def _accept(path: Path, party: str) -> int:
-    """End a party's open sessions, add the durable rows from its counter file, and continue after the store's
-    last entry. Returns the number of entries that are only in the counter file."""
+    """End a party's open sessions, add the durable rows from its counter file, and continue the log after the
+    store's last entry. Returns the number of entries that are only in the counter file."""
     counter = Counter(path, party)
     known, promises = counter.last() or NO_ENTRY, [*counter.promises()]
     with closing(Store(path, party, restored=True)) as store:
@@ -255,7 +255,7 @@ def _begun(path: Path, lost: int) -> Begun:
     return Begun(path, sessions, releases, lost)
 
 
-# ---- Backups of a site: its store and model parts in one file; and restoring them -----------------------
+# ---- Backups of a site (its store and model parts in one file), and how they are restored ---------------
 # A backup is a gzipped tar archive. It contains no private keys, but its memory has the secrets from which
 # noise is drawn, so it is readable by its owner only.
 # Guarantees: a backup may be made while the party runs, and can be restored: SQLite copies the store, which
@@ -274,8 +274,8 @@ MAX_BYTES = 4 << 30
 
 
 class About(Frozen):
-    """Facts about a backup: its party and dataset, and the time (UTC) and the fedboost version with which it
-    was created."""
+    """Facts about a backup: its party and dataset, when it was created (UTC), and by which version of
+    fedboost."""
 
     format: Literal["fedboost backup 2"] = "fedboost backup 2"
     party: Name
@@ -298,8 +298,8 @@ class Backup:
 
 @dataclass(frozen=True)
 class Restored:
-    """A restored memory. parts: number of restored model parts; aside: folder with the replaced files, None
-    if no files were replaced."""
+    """A restored memory. parts: number of restored model parts; aside: folder to which the replaced files
+    were moved, or None if no files were replaced."""
 
     begun: Begun
     time: str
@@ -332,8 +332,8 @@ def write_backup(config: PartyConfig, out: Path) -> About:
 
 def restore(file: Path, config: PartyConfig, force: bool) -> Restored:
     """Restore a site's memory and model parts from a backup file. force: also replace an existing memory or
-    model part, and accept a backup that the counter file never recorded. Raises ConfigError if the backup is
-    invalid or must not be restored (see the comment above)."""
+    model part, and accept a backup whose last entry the counter file does not contain. Raises ConfigError if
+    the backup is invalid or must not be restored (see the comment above)."""
     backup, path = _read(file), memory_path(config)
     for name, own, what in (
         (backup.about.party, config.party, "party"),
@@ -393,8 +393,8 @@ def restore(file: Path, config: PartyConfig, force: bool) -> Restored:
 
 
 def _is_newer(path: Path, backup: Backup) -> bool:
-    """Return whether a store is intact, and its log contains a backup's last entry or begins right after
-    it."""
+    """Return whether a store is intact and its log either contains a backup's last entry or begins right
+    after it."""
     try:
         with closing(open_database(path)) as file:
             return follows(file, backup.about.party, backup.head)
@@ -428,7 +428,7 @@ _NEVER_WRITTEN = (
     f"UNION ALL SELECT 1 FROM site WHERE typeof(secret) != 'blob' OR length(secret) != {KEY_BYTES} "
     "OR (SELECT count(*) FROM site) != 1"
 )
-"""Query for values that affect budgets, but have a type or size that no party would write."""
+"""SQL query for values that affect budgets, but have a type or size that no party would write."""
 
 
 def _check_rows_of(path: Path, file: sqlite3.Connection, party: str) -> Head:

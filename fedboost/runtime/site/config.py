@@ -30,8 +30,8 @@ STATE = "fedboost.state"
 
 
 def _uri_or_path(value: object) -> object:
-    """Convert the URI of a database to a `Database`, and return any other value unchanged. If a URI were read
-    as a path, it would lose slashes."""
+    """Convert the URI of a database to a `Database`, and return any other value unchanged. A URI that is read
+    as a path would lose slashes."""
     return (database_of(value) if isinstance(value, str) else None) or value
 
 

@@ -1,11 +1,11 @@
 """A site's memory, in its store: its sessions and their state, the privacy spent on them, and the audit log.
 
-Guarantees: implements `SiteMemory` (fedboost/protocol/site.py) across restarts. A recorded turn survives the
-end of the process; a session's start, end, signature and charges also survive a power failure. No session is
-charged more than its terms plan, so the privacy statement of the terms holds whatever the aggregator
-requests. A repeated release is charged only once, and no two processes spend the same part of the budget. A
-session's secret and questions are deleted when it ends. An admission, an answer or a session's end is
-recorded in the same transaction as its entry in the audit log.
+Guarantees: `FileMemory` implements `SiteMemory` (fedboost/protocol/site.py) and keeps its records across
+restarts. A recorded turn survives the end of the process; a session's start, end, signature and charges also
+survive a power failure. No session is charged more than its terms plan, so the privacy statement of the terms
+holds whatever the aggregator requests. A repeated release is charged only once, and no two processes spend
+the same part of the budget. A session's secret and questions are deleted when it ends. An admission, an
+answer or a session's end is recorded in the same transaction as its entry in the audit log.
 Raises: Refused if a session violates the rules between sessions or the budget; ConfigError if another process
 of the same party is running; DurabilityError if a write fails. Nothing may leave the site after that, and the
 process must end.
@@ -182,7 +182,7 @@ class FileMemory(Store):
         clock: Callable[[], str] = now,
     ) -> None:
         """Open an existing memory file. Raises ConfigError if the file cannot be used, e.g. because another
-        process uses it.
+        process is using it.
 
         Args:
             path: the file.
@@ -309,7 +309,8 @@ class FileMemory(Store):
             return FileSession(self, offer, limits, file)
 
     def key_for(self, what: bytes, about: bytes) -> bytes:
-        """Derive a 32-byte secret for one purpose. It stays the same for the lifetime of this memory."""
+        """Return a 32-byte secret for one purpose. The secret stays the same for the lifetime of this
+        memory."""
         return derive(self._key, what, about)
 
     def hash_rows(self, rows: Callable[[bytes], bytes]) -> bytes:
@@ -449,8 +450,8 @@ class FileSession:
         self._stand(replace(self._standing, signed=True), durable=True)
 
     def charge(self, release: str, cost: float) -> None:
-        """Charge the cost (mu squared) of a release. A repeated release is charged only once. Raises Refused
-        if the cost exceeds the budget or the plan of the terms."""
+        """Charge the cost (mu squared) of a release to the session. A repeated release is charged only once.
+        Raises Refused if the total cost would exceed the site's budget or the cost planned in the terms."""
         party, session = self._name
 
         def write(file: sqlite3.Connection) -> None:
@@ -523,7 +524,7 @@ def take_over(file: sqlite3.Connection, party: str, forgotten: Iterable[DurableR
 
 
 def check_alone(path: Path, party: str, remedy: str = "") -> None:
-    """Raise ConfigError if another process of this party uses the memory. remedy: text appended to the
+    """Raise ConfigError if another process of this party is using the memory. remedy: text appended to the
     message."""
     os.close(_locked(path, party, remedy))
 

@@ -143,8 +143,8 @@ def training_table(memory: FileMemory, terms: Terms) -> TrainingTable | None:
 
 
 def signers_at(config: PartyConfig, terms: Terms, credentials: Credentials | None = None) -> ModelSigners:
-    """Return which of this site and the policy's `evaluate_signers` signed the model in these terms.
-    credentials: certificates that the site trusts; None to read them from the site's key bundle."""
+    """Return which parties, among this site and the policy's `evaluate_signers`, signed the model in these
+    terms. credentials: certificates that the site trusts; None to read them from the site's key bundle."""
     if not terms.task.measures or (credentials is None and config.keys is None):
         return UNCHECKED
     if credentials is not None:
@@ -199,7 +199,7 @@ def _session(terms: Terms) -> SignedSession | None:
 def _model(text: str, trained: Terms) -> SignedModel | None:
     """Return the model without signatures; None if signatures cannot cover everything that affects its
     predictions. Under a custom program or with different columns, parties do not sign all trees. Signatures
-    also omit the output of each tree, the column of each target mean, and all constants but the first. The
+    also omit the output of each tree, the column of each target mean, and all constants but the first, so the
     terms must determine these."""
     if trained.session.program != "boosting" or trained.blocks:
         return None

@@ -1,11 +1,11 @@
 """A party on the network: it connects to the aggregator and answers the queries that its session allows.
 
-Guarantees: computing never blocks the connection, since it runs in its own thread. The party waits for an
-unreachable aggregator, and reconnects after a loss. A refusal is recorded in the audit log, with the same
-text, before it is sent.
+Guarantees: computing never blocks the connection, since it runs in its own thread. The party waits while the
+aggregator cannot be reached, and reconnects if the connection is lost. A refusal is recorded in the audit
+log, with the same text, before it is sent.
 Raises: ConfigError, which ends the process, if an aggregator does not admit this party (e.g. because its name
-is taken) or a server is not an aggregator. A party that was admitted reconnects after any loss of the
-connection. It gives up only after MAX_REFUSALS refusals in a row, or if the aggregator's version has changed.
+is taken) or a server is not an aggregator. A party that was admitted reconnects whenever the connection is
+lost. It gives up only after MAX_REFUSALS refusals in a row, or if the aggregator's version has changed.
 """
 
 import asyncio
@@ -87,8 +87,8 @@ REPORT_AFTER_SECONDS = 1.0
 
 @dataclass(eq=False)
 class DialAttempts:
-    """Attempts to reach one aggregator, at the start or after a loss. wait: maximum time to wait, in
-    seconds."""
+    """Attempts to reach one aggregator, at the start or after the connection was lost. wait: maximum time to
+    wait, in seconds."""
 
     _address: str
     _wait: float
@@ -139,7 +139,7 @@ MAX_UNREAD_MESSAGES = 16
 connection."""
 MAX_UNREAD_RELAYED = 1 << 30
 """Maximum total size of unhandled relays in bytes. A session keeps relays in memory anyway until all have
-arrived. Once its rows are known, a party never has to wait for this many bytes."""
+arrived. Once the session's rows are known, the relays that a party waits for are smaller in total."""
 RELAY_OVERHEAD = 200
 """Bytes of a relay in addition to its content."""
 Message = ToParty | PeerError | None
@@ -148,7 +148,7 @@ connection."""
 
 
 class Inbox:
-    """Queue of the messages that have arrived on one connection and are not handled yet."""
+    """Queue of the messages that have arrived on one connection and have not been handled yet."""
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[Message] = asyncio.Queue()
@@ -199,7 +199,7 @@ because the session keeps all parts of a report in memory anyway."""
 
 class SessionThread:
     """Worker thread that runs the computations of a party's sessions. It starts with the first message and
-    ends with `close`. hung_up: event that is set while no one waits for replies."""
+    ends with `close`. hung_up: event that is set while no one is waiting for replies."""
 
     def __init__(self) -> None:
         self.hung_up = threading.Event()
@@ -212,7 +212,7 @@ class SessionThread:
 
     async def replies(self, session: PartySession, message: ToParty) -> AsyncGenerator[Reply, None]:
         """Yield the replies to a message as they are computed. Closing the generator early waits until the
-        session has stopped."""
+        session has stopped computing."""
         early: Early = asyncio.Queue()
         loop = asyncio.get_running_loop()
         computing = self._thread.submit(self._compute, session, message, early, loop)
@@ -314,8 +314,8 @@ class PartyMonitor:
                 self._look_at_budget()
 
     def ended(self, session: str, reason: str, left: bool) -> None:
-        """Report the end of a session. reason: why it ended, '' if it ended with a model; left: True if this
-        party left the session."""
+        """Report the end of a session. reason: why it ended, or '' if it ended with a model; left: True if
+        this party left the session."""
         kind: Kind = "session done" if not reason else "left the session" if left else "session failed"
         self.report(Event(kind, session, reason=reason))
         self._look_at_budget()
@@ -332,11 +332,11 @@ MAX_REFUSALS = 60
 """Number of consecutive refusals, about a second apart, after which a party that was admitted before gives
 up."""
 REDIAL = 1.0
-"""Maximum seconds between the loss of an aggregator and the next attempt to reach it."""
+"""Maximum number of seconds between losing the connection and the next attempt to reach the aggregator."""
 FREE_REFUSALS = 20
 """Number of consecutive sessions that a party may leave before it pauses after each of them."""
 MAX_PAUSE_SECONDS = 1.0
-"""Maximum pause in seconds after leaving a session. The first pause takes 0.1 s, and each further pause takes
+"""Maximum pause in seconds after leaving a session. The first pause lasts 0.1 s, and each further pause lasts
 twice as long as the previous one. Pauses also delay offers from other analysts."""
 LARGE_MESSAGE = 1 << 16
 """Size in bytes above which a message is decoded in a thread. For smaller messages, switching threads takes
@@ -604,8 +604,8 @@ class PartyNode:
 
 
 def pause_after(left: int) -> float:
-    """Return the seconds to pause after leaving this many consecutive sessions. Each of them adds a line to
-    the log, and an aggregator could offer sessions indefinitely."""
+    """Return the seconds to pause after leaving this many consecutive sessions. Pauses are needed because
+    each of these sessions adds a line to the log, and an aggregator could offer sessions indefinitely."""
     beyond = min(left - FREE_REFUSALS, 10)  # keeps the power of two within a float
     return min(0.1 * 2 ** (beyond - 1), MAX_PAUSE_SECONDS) if beyond > 0 else 0.0
 
@@ -634,7 +634,7 @@ async def page_served(config: PartyConfig, rows: SiteRows, state: PageState, log
 
 
 class PredictingNode(PartyNode):
-    """The label holder's party in a prediction session that this party requests itself. config: the site's
+    """The label holder as a party in a prediction session that it requests itself. config: the site's
     configuration, whose `data` is the table to predict."""
 
     def __init__(self, config: PartyConfig, log: Any, bundle: Bundle | None, model: PartyModel) -> None:
@@ -646,8 +646,9 @@ class PredictingNode(PartyNode):
         self.terms = model.terms
 
     def ask_for(self, min_common_rows: int | None) -> Terms:
-        """Return the terms for predicting all rows of the table. min_common_rows: value for the terms; None
-        for the value used in training. Raises ConfigError if the table does not fit the model."""
+        """Return the terms for predicting all rows of the table. min_common_rows: value of this setting in
+        the terms; None for the value used in training. Raises ConfigError if the table does not fit the
+        model."""
         assert self._rows.table is not None
         trained = self._model.terms
         table = self._rows.table.under(trained.columns.row_id)
@@ -668,7 +669,7 @@ class PredictingNode(PartyNode):
         raise SessionFailed("prediction-missing", "the session ended without a prediction")
 
     def _session_for(self, message: ToParty) -> PartySession | None:
-        """Return None for other sessions, so that they wait as if this party were disconnected."""
+        """Return None for messages of other sessions, which then wait as if this party were disconnected."""
         if isinstance(message, Offer) and message.terms != self.terms:
             return None
         return super()._session_for(message)
@@ -733,9 +734,9 @@ def predict_with_parties(
 
 async def _attend(node: PartyNode, training: Training, wait: float) -> None:
     """Take part until the session is over. Raises the error that ended the session, if there is no
-    prediction. wait: seconds to wait for the aggregator. It is also the time to wait, after the analyst is
-    told that the session has ended, for this party to be told. If the session ends before this party
-    connects, the party is never told."""
+    prediction. wait: seconds to wait for the aggregator. After the analyst has been told that the session has
+    ended, this party waits for the same time to be told, too. If the session ends before this party connects,
+    the party is never told."""
     over: Future[None] = Future()
     over.set_running_or_notify_cancel()  # cannot be cancelled: the thread sets it even if no one waits
 

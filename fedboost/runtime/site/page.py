@@ -80,7 +80,7 @@ class SitePageData:
         self._log = log
         self._asked = state.requests
         self._deciding = threading.Lock()
-        """Held while rows are counted, and while a decision is written."""
+        """Lock that is held while rows are counted or a decision is written."""
         self._reading = threading.Lock()
         self._audited: tuple[float, Audit] | None = None
 
@@ -110,8 +110,8 @@ class SitePageData:
         return Request(**entry.model_dump(), standing=standing, decided=decided, approved_since=since)
 
     def _standing(self, entry: StoredRequest) -> tuple[Standing, str, bool]:
-        """Return a request's status, the time of the person's decision, and whether its last answer is older
-        than its approval."""
+        """Return a request's status, the time of the person's decision, and whether the site last answered
+        the request before approving it."""
         try:
             approval = approval_of(self._config, entry.digest)
             if approval is not None:

@@ -40,7 +40,7 @@ MAX_BUDGET_EPSILON = 100.0
 """Largest allowed budget; a larger epsilon gives no meaningful protection."""
 MIN_ROWS_PER_BIN = 10
 """Minimum number of rows per bin where labels are hidden, unless the policy sets another. It equals the
-default of `min_rows_per_leaf`. The loss in model quality is within random variation (docs/vertical.md)."""
+default of `min_rows_per_leaf`. The loss of model quality is within random variation (docs/vertical.md)."""
 PINNED = ("parties", "analysts", "columns")
 """Keys whose values are names. Every approval lists them in full."""
 
@@ -68,12 +68,12 @@ class ColumnRules(Frozen):
 
 
 class Policy(Frozen):
-    """Limits on the terms that a site accepts: the keys of its `[policy]` table, see docs/policy.md.
+    """Limits on the terms that a site accepts: the keys of its `[policy]` table (see docs/policy.md).
 
     "min_" keys are compared with totals over all parties. Keys that are None have these defaults: parties,
     analysts, columns and label_holders allow no names; min_rows_per_bin is MIN_ROWS_PER_BIN if columns are
     hidden, else 1; max_label_epsilon does not require noise; colluding follows from the number of parties;
-    epsilon and delta set no budget (a budget refuses terms without noise).
+    epsilon and delta set no budget (with a budget, terms without noise are refused).
     """
 
     model_config = ConfigDict(use_attribute_docstrings=True)  # first what the key sets, then why
@@ -275,8 +275,8 @@ class Policy(Frozen):
     def breaches(
         self, terms: Terms, analyst: str = "", party: str = "", signers: "ModelSigners | None" = None
     ) -> Iterator["Breach"]:
-        """Yield every rule that the terms break, except approval by a person. Arguments are as for
-        `permit`."""
+        """Yield a breach for each rule that the terms break, except for the rule that a person must approve.
+        The arguments are those of `permit`."""
         # In the order of refusals, for the first breach. Who takes part comes first: an analyst whom the site
         # does not know is refused before any limit is named. Then the columns, and last the settings.
         yield from filter(None, (_parties(self, terms), _analysts(self, terms, analyst), _tasks(self, terms)))
@@ -336,8 +336,8 @@ class Breach:
         return f"add {named}{f' and {more} more' if more > 0 else ''} to {self.key}"
 
     def refusal(self, party: str, predicting: "Sequence[Breach]" = ()) -> Refused:
-        """Return the error that explains to the analyst why the site refuses. predicting: for a prediction
-        session, which no one can approve, all rules that it breaks; the remedy is to change the policy."""
+        """Return the error that explains to the analyst why the site refuses. predicting: all rules that a
+        prediction session breaks. The session cannot be approved, so the policy has to be changed."""
         change = f"run `{COMMAND}` at that site" if self.allow is not None else ""
         if predicting:
             settings = ", ".join(filter(None, (breach.setting for breach in predicting)))
@@ -381,7 +381,7 @@ def _not_among(key: str, allowed: tuple[str, ...] | None, names: Sequence[str]) 
     return Breach(key, _brackets(allowed), why, allow=tuple(strange), detail=_allowing(allowed))
 
 
-# ---- The rules: one function each, which returns the breach of it by some terms, or None ----------------
+# ---- The rules: one function each, which returns the breach if terms break the rule, else None ----------
 # A rule depends only on the terms, this site's name in them, and the verified signers of a model in them.
 # Rules about what a label holder demands of others do not apply to its own site, and vice versa.
 
@@ -508,8 +508,8 @@ def _budget(policy: Policy, terms: Terms, party: str) -> Breach | None:
 
 
 def _unless_noise_hides(rule: Rule) -> Rule:
-    """Return a rule about the rows of a leaf or level that is waived if noise hides these rows and a budget
-    limits the loss of privacy."""
+    """Return the same rule about the rows of a leaf or level, except that it is waived if noise hides these
+    rows and a budget limits the loss of privacy."""
 
     def own(policy: Policy, terms: Terms, party: str) -> Breach | None:
         hides = terms.noise is not None and terms.noise.placement != "central"
@@ -662,7 +662,7 @@ _metrics_at_thresholds = _forbids("metrics_at_thresholds", _at_threshold)
 
 
 def _threshold(policy: Policy, terms: Terms, party: str) -> Breach | None:
-    """Return the breach caused by an evaluation's threshold or by metrics at a threshold, or None."""
+    """Return the breach caused by the threshold of an evaluation or of metrics; None if there is none."""
     threshold = terms.evaluation.threshold
     if threshold in EDGES:
         return _metrics_at_thresholds(policy, terms, party)
@@ -888,7 +888,7 @@ def _accepted(policy: Policy, party: str, signers: ModelSigners) -> frozenset[st
 
 
 def _contradiction(terms: Terms, trained: Terms) -> str:
-    """Return how covers in the model file contradict the terms of training (`trained`); '' if they do not."""
+    """Return how the model's covers contradict the terms of its training session; '' if they do not."""
     assert terms.earlier is not None
     least = np.float32(trained.trees.min_child_weight)
     first = len(trained.roots) * trained.constant_rounds

@@ -54,7 +54,7 @@ from fedboost.wire.messages import Objections, Review, decode_review, encode_obj
 def check_unread(
     party: str, credentials: Credentials | None, text: str, request: Request | None, wish: bytes = SESSION
 ) -> None:
-    """Raise PeerError or Refused unless these terms are signed for this purpose. Without credentials nothing
+    """Raise PeerError or Refused unless these terms are signed for this purpose. Without credentials, nothing
     is checked.
 
     Args:
@@ -72,8 +72,8 @@ def check_unread(
 
 
 def analyst_of(offer: Offer, credentials: Credentials | None) -> str:
-    """Return the analyst who signed an offer; '' if the offer has no valid signature. The party then leaves
-    the session."""
+    """Return the analyst who signed an offer; '' if the offer has no valid signature, in which case the party
+    leaves the session."""
     if credentials is None or offer.request is None:
         return ""
     try:
@@ -82,7 +82,7 @@ def analyst_of(offer: Offer, credentials: Credentials | None) -> str:
         return ""
 
 
-# ---- The checks of terms that a site answered: counted, in its audit log, and on its page ---------------
+# ---- The checks that a site answered: how they are counted, and recorded in its log and on its page -----
 # A check is in the audit log before its answer leaves: the analyst, the terms and whether this site would
 # take part, once a day for the same answer.
 
@@ -137,8 +137,8 @@ class CheckBook:
 
 
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 10.0
-"""Minimum and maximum seconds between two checks. Within these limits, the pause is as long as the check
-took, because an aggregator could request checks indefinitely."""
+"""Minimum and maximum number of seconds between two checks. Within these limits, the pause is as long as the
+previous check took, because an aggregator could request checks indefinitely."""
 MAX_LOGGED = 8
 """Maximum number of reasons that the log lists for a check; the analyst receives all of them."""
 NO_LIMITS = Limits(NO_LIMIT, similar_groups=True, max_predicted_rows=NO_LIMIT, max_splits=NO_LIMIT)
@@ -160,7 +160,8 @@ class CheckStream:
     _book: CheckBook
     _log: Any
     _answering: threading.Lock = field(default_factory=threading.Lock)
-    """Held while a check is answered; a check from a lost connection may still be in progress."""
+    """Lock that is held while a check is answered; a check from a lost connection may still be in
+    progress."""
 
     async def serve(self, opened: Any) -> None:
         """Answer preflight checks until the connection is lost or the task is cancelled. opened: the gRPC
@@ -346,8 +347,8 @@ class RequestLog:
         return terms
 
     def note(self, terms: Terms, analyst: str, session: str, answer: str) -> None:
-        """Store a request, or update the answer to a stored one. session: name of the session, '' for a
-        check; answer: why the site refuses, '' if it does not."""
+        """Store a request, or update the answer to a stored one. session: name of the session, or '' for a
+        check; answer: why the site refuses, or '' if it does not."""
         lacking = answer not in ("", ANSWERING)
         try:
             lacking = lacking and lacks_approval(self._config, terms, analyst)
@@ -411,7 +412,7 @@ def _beyond_room(known: Mapping[str, StoredRequest]) -> list[str]:
 
 
 class PageState:
-    """Current state of a party, as shown by its page. requests: log of the analysts' requests, None if the
+    """Current state of a party, as shown by its page. requests: log of the analysts' requests, or None if the
     site has no page."""
 
     def __init__(self, config: PartyConfig, store: Store, log: Any) -> None:
@@ -451,19 +452,19 @@ class PageState:
                 session.rounds = event.round
 
     def offered(self, offer: Offer, analyst: str) -> None:
-        """Set the current session to one that was offered. analyst: who signed it; '' if it is unsigned or
+        """Make an offered session the current one. analyst: who signed the offer; '' if it is unsigned or
         there are no keys."""
         self.live.session = LiveSession(offer.session, analyst, offer.terms, time.time())
         self._note(ANSWERING)
 
     def ended(self, answer: str) -> None:
-        """Clear the current session. answer: why this site left the session, '' if it did not leave."""
+        """Clear the current session. answer: why this site left the session, or '' if it did not leave."""
         self._note(answer)
         self.live.session = None
 
     def _note(self, answer: str) -> None:
-        """Store this site's answer with the request for the current session. If analysts sign, unsigned
-        requests are not stored."""
+        """Store this site's answer with the request for the current session. If analysts must sign requests,
+        unsigned ones are not stored."""
         session = self.live.session
         if session is None or self.requests is None or self._party not in session.terms.parties:
             return

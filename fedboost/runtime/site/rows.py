@@ -2,8 +2,8 @@
 changed.
 
 Guarantees: the log has a line for each time that the table was read. A session keeps the rows that it started
-with. Offers whose terms the rows did not fit are counted over all analysts together. A check of terms uses
-only the names and types of columns, nothing that depends on the value of a row.
+with. Offers whose terms the rows did not fit are counted across all analysts. A check of terms uses only the
+names and types of columns, nothing that depends on the value of a row.
 """
 
 import re
@@ -169,7 +169,7 @@ KeyOf = Callable[[Terms], bytes]
 ModelOf = Callable[[Terms], Booster]
 MAX_MISFITS = 10
 """Number of offers that the rows may fail to fit before all further offers are refused. Each failure reveals
-one bit about the rows. By then, a reader of the site's log knows what does not fit."""
+one bit about the rows. When the limit is reached, the site's log already shows what does not fit."""
 SETTLED_SECONDS = 2.0
 """Seconds after its last change during which a file is assumed to be incomplete."""
 MAX_READINGS = 5
@@ -189,7 +189,8 @@ class SiteRows:
         self._log = log
         self._misfits = 0
         self.reading = threading.Lock()
-        """Held while rows are read or counted, because reading twice at once would need twice the memory."""
+        """Lock that is held while rows are read or counted, because reading twice at once would need twice
+        the memory."""
         self._stamp = self._stamp_now()
         self.table: SiteTable | None = None
         """The table as last read; None if there is no table, or while it is being read."""

@@ -341,7 +341,8 @@ def _older(path: Path, counter: Counter, lacks: str) -> ConfigError:
 
 def lacking(file: sqlite3.Connection, promises: Iterable[DurableRow], ahead: bool) -> list[DurableRow]:
     """Return the durable rows that a store does not have. promises: rows in a counter file. ahead: True if
-    the store has entries after the last one in the counter file; the store's decisions are then newer."""
+    the store has entries after the last one in the counter file; the store's decisions are then newer than
+    those in the counter file."""
 
     def is_there(table: str, row: tuple[Value, ...]) -> bool:
         keys = _keys(table)
@@ -387,8 +388,8 @@ TABLES = {
     "tables": ("party", "session", "rows", "hash"),
     "row_sets": ("party", "session", "rows", "bits"),
 }
-"""Columns of each table. Values that change each turn, and values that are deleted at a session's end, have
-their own tables. `known`, `standing` and `question` are JSON of classes in `fedboost.protocol.site`.
+"""Columns of each table. Values that change in each turn, and values that are deleted at a session's end,
+have their own tables. `known`, `standing` and `question` are JSON of classes in `fedboost.protocol.site`.
 `decisions` contains approvals and refusals; a withdrawn one is empty. `labels` contains the epsilon of noise
 on labels and a hash of the noise's key, `tables` contains the number of rows and their hash, and `row_sets`
 contains the rows that a session measured or held out."""
@@ -442,7 +443,8 @@ class Store:
         # A process that was killed before it could overwrite deleted content left it in this log.
         self._to_overwrite = os.path.getsize(f"{path}-wal") > 0
         self._counted: tuple[tuple[int, ...], Head] | None = None
-        """Extent of the counter file after this process last wrote to it, and the entry that was written."""
+        """Device, inode and size of the counter file after this process last wrote to it, and the entry
+        written."""
         try:
             if not restored:
                 self._catch_up()

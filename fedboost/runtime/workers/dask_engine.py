@@ -218,7 +218,8 @@ class RunningAtDask:
 
 def _by_value() -> Callable[..., Any]:
     """Return a function that calls another function on a worker. The returned function is local, so it is
-    pickled by value. Pickled by name, it would crash a worker or scheduler that cannot import it."""
+    pickled by value. If it were pickled by name, it would crash a worker or scheduler that cannot import
+    it."""
 
     def call(version: str, content: bytes, *parts: Any) -> Any:
         import pickle
@@ -258,8 +259,8 @@ def _client_at(address: str) -> Any:
 
 
 async def _call_at(address: str) -> None:
-    """Raise OSError unless a scheduler answers in time. A Dask client could wait for a long time, or
-    indefinitely. Raises TypeError if certificates for TLS are missing."""
+    """Raise OSError unless a scheduler answers in time. Without this check, a Dask client could wait for a
+    long time, or indefinitely. Raises TypeError if certificates for TLS are missing."""
     distributed = _distributed()
     arguments = distributed.Security().get_connection_args("client")
     calling = distributed.comm.connect(address, timeout=ANSWERS_WITHIN, **arguments)

@@ -1,7 +1,8 @@
 """Code that runs on a worker: it reads some of a site's rows, holds them, and answers queries about them.
 
 It serves only the process that started it. If that process disconnects, or does not connect within
-CALLED_WITHIN seconds, the rows are dropped. Errors in rows or files are reported as for a table at the site.
+CALLED_WITHIN seconds, the rows are dropped. Errors in rows or files are reported in the same way as for a
+table at the site.
 """
 
 import hmac
@@ -157,8 +158,8 @@ class Files:
 
     def group_end(self, column: str, at: int) -> int:
         """Return the index of the first row, from `at` on, whose value in `column` differs from the previous
-        row's; the total number of rows if there is none. This row starts a group if each group's rows are
-        adjacent."""
+        row's; the total number of rows if there is none. If each group's rows are adjacent, a group starts at
+        this index."""
         before, rows, step = None, self.heads().rows, 1 << 12
         for first in range(at - 1, rows, step):
             table = self.rows([Range(first, min(first + step, rows))])
@@ -194,8 +195,8 @@ def group_end_of(source: str, options: ReadOptions, column: str, at: int) -> int
 
 
 def _sorted_out(source: str) -> tuple[list[str], list[str]]:
-    """Return the CSV files in a folder or matching a glob pattern, and the other files, both sorted by name.
-    Hidden files are ignored."""
+    """Return the CSV files that are in a folder or match a glob pattern, and the other such files, both
+    sorted by name. Hidden files are ignored."""
     path = Path(source)
     if is_remote(source):
         return [], []
@@ -211,8 +212,8 @@ def _sorted_out(source: str) -> tuple[list[str], list[str]]:
 
 
 def _check_same(paths: Sequence[str], heads: "Sequence[pa.Schema]") -> None:
-    """Raise ConfigError unless all files have the first file's columns, and agree on which columns are
-    text."""
+    """Raise ConfigError unless all files have the same columns as the first file, and agree on which columns
+    are text."""
     first = heads[0]
     for path, head in zip(paths[1:], heads[1:], strict=True):
         check_same_names(path, head.names, paths[0], first.names)
@@ -300,7 +301,7 @@ def query_in(content: bytes) -> OfTurn:
 
 
 def packed(values: Int64, query: OfTurn) -> bytes:
-    """Encode an answer, int64 [query.cells], in cells as on the wire."""
+    """Encode an answer, int64 [query.cells], in the same format as the cells of a message."""
     words: Words = query.to_cells(values).view(np.uint64)
     return _DONE + b"".join(chunk.packed(chunk.of(words)) for chunk in chunks_of(query.segments))
 

@@ -1,10 +1,10 @@
 """A holder that adds up the answers of a site's workers, and the rows of a site that has workers.
 
 The answer equals that of a single holder of all rows, however they are distributed. Other workers replace a
-lost one: they read its rows and catch up with training, so only a delay is visible outside. The site votes
-once, based on the sum of its workers' histograms. After WORKERS_WITHIN seconds without a worker,
-DurabilityError ends the process; a restarted process can continue. Raises Refused if files have changed
-before rows are read again.
+lost one: they read its rows and catch up with training, so only a delay is visible outside the site. The site
+votes once, based on the sum of its workers' histograms. After WORKERS_WITHIN seconds without a worker,
+DurabilityError ends the process; a restarted process can continue the session. Raises Refused if files have
+changed before rows are read again.
 """
 
 import os
@@ -333,8 +333,8 @@ BYTES_A_VALUE, BYTES_A_ROW, BYTES_BESIDE = 6.6, 48, 280 << 20
 and the ones below were measured with 50 columns."""
 COLLECTED_A_VALUE = 20.0  # bytes per value for partitions of a DataFrame, with what is made of them
 GROWING_A_VALUE, GROWING_A_ROW, GROWING_BESIDE = 2.3, 32, 305 << 20
-"""The same numbers while trees grow. The constant is mostly the interpreter, libraries and compiled
-kernels."""
+"""The same numbers while trees grow. The constant is mostly for the interpreter, the libraries and the
+compiled kernels."""
 USABLE = 0.8  # share of a worker's memory above which Dask pauses it
 
 
@@ -586,7 +586,7 @@ class WorkerRows(SiteRows):
         return self._holder
 
     def faults(self, terms: Terms) -> list[str]:
-        """Return why workers do not support the terms, if so, and the table's faults."""
+        """Return the reason why workers do not support the terms, if there is one, and the table's faults."""
         try:
             check_under_workers(terms, self._party)
         except Refused as error:
@@ -594,8 +594,8 @@ class WorkerRows(SiteRows):
         return super().faults(terms)
 
     def looked(self, terms: Terms) -> list[Held]:
-        """Let the workers read their rows under these terms, and return the workers' reports. The rows are
-        dropped again. Raises Refused if the rows do not fit, ConfigError if they cannot be read."""
+        """Let the workers read their rows under these terms, and return the workers' reports. The workers
+        then drop the rows. Raises Refused if the rows do not fit, ConfigError if they cannot be read."""
         loading = [self._load(terms.canonical(), False, *each) for each in self._shares(terms)]
         held: list[Held] = []
         for each in loading:
