@@ -1,7 +1,7 @@
 """A site's audit log, prepared for people and scripts: entries, the sessions to which they belong, and
 warnings.
 
-The entry types also define the lines of the log. Each line is one field of an `Entry`, as canonical JSON.
+The entry types also define the lines of the log. Each line is the canonical JSON of one field of an `Entry`.
 """
 
 import math
@@ -35,11 +35,11 @@ class Admitted(Frozen):
         terms: digest of the terms.
         columns: columns named in the terms, label first.
         epsilon, delta, placement: privacy parameters, if the terms add noise.
-        attempt: number of the attempt that was offered.
+        attempt: number of the attempt to run the session that the aggregator offered.
         analyst, request: if the terms are signed, the analyst who signed them, and the nonce of the
             signature.
         party, dataset: name of this site, and name of its dataset.
-        names: maps column of the terms -> column of this site's table, where the names differ.
+        names: maps column in the terms -> column in this site's table, where the names differ.
         task: the session's task, if it is not training.
     """
 
@@ -74,8 +74,8 @@ class Released(Frozen):
 
     Attributes:
         cells, bytes: number of integers, and their size in bytes.
-        charge: if noise was added, the name of the privacy charge in the site's memory file. A charge counts
-            once, however often its name occurs in the log.
+        charge: if noise was added, the name of the charge to the privacy budget in the site's memory file. It
+            counts once, however often its name occurs in the log.
         cost: privacy cost of the charge, as mu squared.
         question, position: hashes of the query and of the session's state; None if the release does not
             answer a query.
@@ -98,7 +98,8 @@ class Released(Frozen):
 
 class Sent(Frozen):
     """Log entry: bytes that this site sent to other parties through the aggregator, which cannot read them.
-    what: kind of content; to: parties that receive it; rows: number of rows that the content is about."""
+    what: kind of content; to: parties that receive the bytes; rows: number of rows to which the content
+    refers."""
 
     kind: Literal["relayed"] = "relayed"
     session: str
@@ -114,10 +115,11 @@ class Ended(Frozen):
     """Log entry: a session ended or paused at this site.
 
     Attributes:
-        reason: '' if the session produced its model. If this site left, it is the reason sent to the other
-            parties, without the values and rows that the site's own log may contain.
-        paused: True if the session continues when this site is back.
-        analyst: who signed the terms, if the session was refused before this site agreed to it.
+        reason: why the session ended without a model, '' if it produced one. If this site left, the reason is
+            as sent to the other parties, without values and rows that the site's own log may contain.
+        paused: True if the session continues when this site reconnects.
+        analyst: the analyst who signed the terms, if this site refused the session without having agreed to
+            it.
     """
 
     kind: Literal["ended"] = "ended"
@@ -128,9 +130,9 @@ class Ended(Frozen):
 
 
 class Checked(Frozen):
-    """Log entry: an analyst's preflight check of terms, which reads no rows. The same answer is logged only
-    once a day. terms: digest of the terms; would: True if this site would take part; analyst: who signed the
-    terms."""
+    """Log entry: an analyst's preflight check of terms, which reads no rows. The same answer is logged at
+    most once a day. terms: digest of the terms; would: True if this site would take part; analyst: the
+    analyst who signed the terms."""
 
     kind: Literal["checked"] = "checked"
     terms: str
@@ -142,8 +144,8 @@ class Checked(Frozen):
 
 
 class Run(BaseModel):
-    """The part of a session between its admission by one process of the site and the last entry of that
-    process."""
+    """The part of a session that one process of the site took part in, from its agreement to its last log
+    entry."""
 
     begin: str
     end: str
@@ -176,7 +178,7 @@ class SiteShare(Part):
 
     Attributes:
         columns: its columns, named as in the terms; None if the log lacks the site's name or the terms.
-        names: maps these columns to those in its table, where the names differ.
+        names: maps column in the terms -> column in the site's table, where the names differ.
         has_labels: True if the site is the label holder; None under the same conditions as `columns`.
         hides: True if the terms hide columns and labels.
         in_common: number of matched rows, if the log contains it.
@@ -194,14 +196,14 @@ class Session(BaseModel):
 
     Attributes:
         parts: one `Run` per process that took part.
-        number, total: position among the sessions with the same name, starting at 1, and number of such
+        number, total: position among the sessions with the same name, starting at 1, and the number of these
             sessions.
-        after_end: True if an earlier session under the same terms had ended.
-        under_terms: number of sessions with a release under the same terms.
-        warnings: numbers of the warnings about the session.
+        after_end: True if an earlier session under the same terms had already ended.
+        under_terms: number of sessions under the same terms in which integers left this site.
+        warnings: numbers of the audit's warnings about the session.
         allowed: maps query -> number of answers that the terms allow, if the terms are known.
-        protection: for a prediction session, the protection in its terms. Such a session itself masks or
-            encrypts nothing.
+        protection: for a prediction session, the protection in its terms, although such a session itself
+            masks or encrypts nothing.
         own: this site's share, if the parties hold different columns.
     """
 
@@ -269,7 +271,8 @@ class Session(BaseModel):
 
     @property
     def by_kind(self) -> dict[str, list[Released]]:
-        """Maps query -> the site's answers and other releases under this name, ordered by first release."""
+        """Maps name of a query or other release -> the site's releases with this name, ordered by first
+        release."""
         kinds: dict[str, list[Released]] = {}
         for release in self.releases:
             kinds.setdefault(release.what, []).append(release)
@@ -286,8 +289,8 @@ class Session(BaseModel):
 
     @property
     def again(self) -> list[tuple[Released, Released]]:
-        """Repeated answers, each paired with the first answer to the same query at the same position of the
-        training. Empty if the log does not contain queries and positions."""
+        """Repeated answers, each paired with the first answer to the same query at the same position in the
+        training. Empty if the log contains no hashes of queries and states."""
         firsts: dict[object, Released] = {}
         again = []
         for answer in self.answers:
@@ -413,9 +416,9 @@ KINDS = {
 
 @dataclass(frozen=True)
 class AuditWarning:
-    """A warning of an audit. rule: name of the audit rule, for scripts; sessions: names of the sessions that
-    it is about; seen, meaning, action: what was found in the log, what it means and what to do next. Each is
-    a sentence without its initial capital and full stop."""
+    """A warning of an audit. rule: name of the audit rule, for scripts; sessions: names of the sessions
+    concerned; seen, meaning, action: what was found in the log, what it means and what to do next, each as a
+    sentence without initial capital and full stop."""
 
     rule: str
     sessions: tuple[str, ...]
@@ -443,8 +446,8 @@ class AuditWarning:
 
 
 class Checks(Part):
-    """An analyst's preflight checks on one day. terms: number of distinct sets of terms; would: number of
-    sets under which the site would take part."""
+    """An analyst's preflight checks on one day. terms: number of different terms checked; would: number of
+    these under which the site would take part."""
 
     day: str
     analyst: str
@@ -459,9 +462,9 @@ class Audit(Part):
         entries: number of entries.
         last, last_hash: number and hash of the last entry.
         expected: number of the entry with the hash that the user expected; None if no hash was specified.
-        parties: parties that share the log.
+        parties: parties that write to the log.
         sessions: the sessions to print.
-        listed: True if the individual answers are also printed.
+        listed: True if each answer is also printed.
         earlier: number of earlier sessions, which are not printed.
         checks: preflight checks by day and analyst, if all sessions are printed.
         decisions: time and text of each decision by a person.

@@ -35,7 +35,7 @@ class Ended:
         terms: terms of the session.
         signed_by: parties that signed what they received.
         traffic: maps party -> (bytes sent, bytes received).
-        rounds: history of a training.
+        rounds: history of the training rounds.
         since_restart: True if the traffic before a restart of the aggregator is not included.
     """
 
@@ -47,7 +47,7 @@ class Ended:
 
 
 class Part(BaseModel):
-    """Base class of results and of the objects that they consist of."""
+    """Base class of results and of their nested objects."""
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=False)
 
@@ -66,8 +66,8 @@ class Result(Part):
 
     @classmethod
     def read(cls, summary: Any, session: Ended) -> Self:
-        """Parse a result that was received from an aggregator. session: the session that produced it. Raises
-        PeerError if it is malformed or does not match the session's terms."""
+        """Parse a result that was received from an aggregator. session: the session that produced the result.
+        Raises PeerError if the result is malformed or does not match the session's terms."""
         try:
             result = cls.model_validate(summary)
         except ValidationError:
@@ -84,13 +84,13 @@ class Result(Part):
         return result
 
     def fits(self, terms: Terms) -> bool:
-        """Return whether the result has the columns, levels and parties of the terms. The base class always
-        returns False, because it is not a complete result."""
+        """Return whether the result has the columns, levels and parties in the terms. The base class always
+        returns False; subclasses override this method."""
         return False
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The fields that the sender set, as JSON."""
+        """The fields that the aggregator set, as JSON."""
         return self.model_dump(mode="json", exclude_unset=True)
 
     @property

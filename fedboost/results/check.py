@@ -1,6 +1,6 @@
 """The result of checking a table: findings about its columns, with advice for each.
 
-Guarantees: `KINDS` has the severity, the sentence and the advice for every kind of finding.
+Guarantees: `KINDS` defines the severity, message text and advice for every kind of finding.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +19,7 @@ note is only for information."""
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of finding: its severity, and templates for its sentence and its advice."""
+    """A kind of finding: its severity, and templates for its message and its advice."""
 
     severity: str
     sentence: str
@@ -157,8 +157,8 @@ KINDS = {
         "if they are classes, set objective to multi:softprob",
     ),
 }  # fmt: skip
-"""All kinds of findings. "gives away", "predicts" and "tells classes" all report label leakage, each for a
-different kind of label."""
+"""All kinds of findings. "gives away", "predicts" and "tells classes" all report label leakage; each applies
+to a different kind of label."""
 
 _DECIDED = {"positive", "few numbers"}
 """Kinds that report a choice made while drafting terms."""
@@ -169,12 +169,12 @@ class Oddity:
     """A finding about a column.
 
     Attributes:
-        kind: key in `KINDS`.
+        kind: the kind of finding, a key of `KINDS`.
         column: name of the column.
         rows, of: number of rows or values affected, and their total.
         values: examples of values, formatted for display.
-        figure: measured value, if the kind has one.
-        left_out: True if a draft omits the column for this reason.
+        figure: measured value, if this kind of finding has one.
+        left_out: True if drafted terms omit the column for this reason.
     """
 
     kind: str
@@ -207,8 +207,8 @@ class Oddity:
 
     @property
     def is_worth_a_line(self) -> bool:
-        """True if the finding is also reported outside of a check: it is more than a note, or it reports a
-        choice made while drafting terms."""
+        """True if commands other than `fedboost check` also report the finding: if it is an error or a
+        warning, or reports a choice made while drafting terms."""
         return self.severity != NOTE or self.left_out or self.kind in _DECIDED
 
     @property
@@ -224,7 +224,7 @@ class Oddity:
 
 
 def by_severity(oddities: Iterable[Oddity]) -> list[Oddity]:
-    """Return the findings sorted by severity, most severe first, then by kind."""
+    """Return the findings sorted by severity (most severe first), then by kind."""
     kinds = list(KINDS)
     return sorted(oddities, key=lambda odd: (SEVERITIES.index(odd.severity), kinds.index(odd.kind)))
 

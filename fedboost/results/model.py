@@ -1,4 +1,4 @@
-"""Results about models: verified signatures, reports, finished trainings, cost estimates and comparisons."""
+"""Results about models: verified signatures, reports, training results, cost estimates and comparisons."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ class ModelSummary(Part, allow_inf_nan=True):  # a file from elsewhere may have 
 
     Attributes:
         trained, kept: number of rounds trained, and number of rounds whose trees the model contains.
-        last_row: history of the last kept round.
+        last_row: the history row of the last kept round.
         signed_by: parties that signed the model.
         rosters: maps round -> parties included in the sums from then on, for rounds in which these parties
             changed.
@@ -66,13 +66,14 @@ class Verification(Part):
 
     @property
     def holds(self) -> bool:
-        """True if all signatures are valid, and at least one party and as many as required have signed."""
+        """True if all signatures are valid, and the required number of parties, but at least one, have
+        signed."""
         sound = not self.request_fault and len(self.signed) == len(self.faults)
         return sound and len(self.signed) >= max(self.needed, 1)
 
     @property
     def conclusion(self) -> str:
-        """Outcome as one sentence."""
+        """The outcome of the verification, as one sentence."""
         if not self.faults:
             return "no party signed this model: anyone could have made it"
         if wrong := [fault for fault in (*self.faults.values(), self.request_fault) if fault]:
@@ -145,7 +146,7 @@ class ModelReport:
         importance: maps feature -> its value for each measure in IMPORTANCES, highest gain first.
         trees: the first trees.
         classes: class names, if the label has classes.
-        made: time of the session's request (UTC), if known.
+        made: time at which the session was requested (UTC), if known.
         training_rows: total number of training rows, if known.
         verification: None if the signatures were not verified.
         rows: None if the user supplied no table.
@@ -184,8 +185,8 @@ class PartyTraffic(Part):
 
 
 class TrainingEnd(Part):
-    """Base class of the results of a training and of a demo. model: path of the model file, if it was
-    saved."""
+    """Base class of the results of `fedboost train` and `fedboost demo`. model: path of the model file, if it
+    was saved."""
 
     model_config = ConfigDict(allow_inf_nan=True)
 
@@ -198,8 +199,8 @@ class TrainingEnd(Part):
 
     @classmethod
     def of(cls, outline: ModelSummary, traffic: Traffic, file: str | None, **more: Any) -> Self:
-        """Create the result of this model's training. file: path of the model file, if any; more: fields of
-        the subclass."""
+        """Create the result from the summary of the trained model. file: path of the model file, if any;
+        more: fields of the subclass."""
         return cls(
             event="done",
             model=file,
@@ -212,8 +213,8 @@ class TrainingEnd(Part):
 
 
 class Training(TrainingEnd):
-    """The result of a training. terms: digest of the terms; traffic_since_restart: True if the traffic before
-    a restart of the aggregator is not included."""
+    """The result of training. terms: digest of the terms; traffic_since_restart: True if the traffic before a
+    restart of the aggregator is not included."""
 
     fingerprint: str
     terms: str
@@ -223,8 +224,8 @@ class Training(TrainingEnd):
 
     @classmethod
     def of(cls, outline: ModelSummary, traffic: Traffic, file: str | None, **more: Any) -> Self:
-        """Create the result of this model's training. file: path of the model file, if any; more:
-        traffic_since_restart."""
+        """Create the result from the summary of the trained model. file: path of the model file, if any;
+        more: the field `traffic_since_restart`."""
         own: dict[str, Any] = {"fingerprint": outline.fingerprint, "terms": outline.terms.digest}
         own |= {"metrics": metrics_of(outline.last_row), "party_metrics": metrics.by_party(outline.last_row)}
         return super().of(outline, traffic, file, **own, **more)
@@ -232,8 +233,8 @@ class Training(TrainingEnd):
 
 class Demo(TrainingEnd):
     """The result of a demo. equal: True if the federated model equals the pooled one; held_out: maps model ->
-    metrics on the held-out rows, for the models that can be trained; log: path of a site's audit log, quoted
-    for a shell."""
+    metrics on the held-out rows, for each model that could be trained; log: path of a site's audit log,
+    quoted for use in a shell."""
 
     equal: bool
     held_out: dict[str, dict[str, float]]
@@ -242,7 +243,7 @@ class Demo(TrainingEnd):
 
 class ColumnsDemo(Demo):
     """The result of a demo in which parties hold different columns. columns: maps party -> its features;
-    rows: maps party -> its number of rows; parts: maps party -> file with its part of the model; shares: maps
+    rows: maps party -> its number of rows; parts: maps party -> path of its part of the model; shares: maps
     party -> share of the total gain."""
 
     columns: dict[str, tuple[str, ...]]
@@ -257,10 +258,10 @@ class ColumnsDemo(Demo):
 
 
 class Costs(Part):
-    """Base class of cost estimates for training under one protection. Figures per round are means that
-    include the start of the training. seconds: duration of the whole training; round_trips: number of network
-    round trips per round; rows: total number of rows, or number of matched rows if parties hold different
-    columns."""
+    """Base class of cost estimates for training under one protection. Figures per round are means over the
+    whole training, including its start. seconds: duration of the whole training; round_trips: number of
+    network round trips per round; rows: total number of rows or, if parties hold different columns, number of
+    matched rows."""
 
     protection: str
     seconds_a_round: float
@@ -298,7 +299,7 @@ class Workers(Part):
         rows: number of rows per worker.
         loading_bytes, growing_bytes: memory of a worker while it loads rows, and while trees grow.
         bytes_a_round: traffic between the workers and the site's own process.
-        seconds_a_round: time until that process has all answers.
+        seconds_a_round: time per round until that process has received all answers.
     """
 
     event: Literal["workers"]
@@ -311,8 +312,8 @@ class Workers(Part):
 
 
 class PartyCosts(Part):
-    """Traffic and memory of a party in megabytes. sent, received: per round; sent_to_match,
-    received_to_match: once, to match rows."""
+    """Traffic and memory of a party in megabytes. sent, received: traffic per round; sent_to_match,
+    received_to_match: traffic to match rows, once per session."""
 
     sent: float
     received: float
@@ -322,10 +323,10 @@ class PartyCosts(Part):
 
 
 class ColumnsEstimate(Costs):
-    """Estimated costs if parties hold different columns, with all processes on this machine, one thread each.
-    seconds_to_match: time to match rows before the training; seconds_apart: duration of a round if each
-    process had its own machine, excluding the network; stages: maps step of the encryption -> seconds that it
-    adds to a round."""
+    """Estimated costs if parties hold different columns, with all processes on this machine and one thread
+    per process. seconds_to_match: time to match rows before the training; seconds_apart: duration of a round
+    if each process had its own machine, excluding the network; stages: maps step of the encryption -> seconds
+    that it adds to a round."""
 
     seconds_to_match: float
     seconds_apart: float
@@ -334,14 +335,14 @@ class ColumnsEstimate(Costs):
 
 
 class Estimates(Part):
-    """All cost estimates of a training.
+    """All estimates of the costs of training under given terms.
 
     Attributes:
         protection: protection in the terms.
-        missing: maps protection -> why it has no estimate.
+        missing: maps protection -> why no estimate is available for it.
         matches: True if rows are matched by id.
         layouts: estimates of costs over network links.
-        no_votes: why there is no layout with votes.
+        no_votes: why no layout in which parties vote for features is estimated.
     """
 
     protection: str
@@ -372,7 +373,7 @@ MIN_ROWS = 10
 
 
 class Figure(Part):
-    """Mean of a metric over splits, and an interval in which the mean would lie with other choices of
+    """Mean of a metric over splits, and an interval in which the mean would be expected with other choices of
     held-out rows. All three numbers are NaN (null in JSON) if the metric cannot be computed."""
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=True)
@@ -387,18 +388,19 @@ class Figure(Part):
 
 
 Figures = dict[str, Figure]
-"""Maps metric -> its figure."""
+"""Maps metric -> its mean and interval."""
 
 
 class SiteComparison(Part):
     """Comparison of models on the rows of one site.
 
     Attributes:
-        held_out: number of rows held out per split.
+        held_out: number of rows held out in each split.
         different_held_out: number of distinct rows held out by at least one split.
         models: maps model -> its figures.
-        better_by: by how much the federated model is better than the site's own; negative if it is worse.
-        cannot: why the site cannot train alone, "" if it can.
+        better_by: difference by which the federated model is better than the site's own; negative if it is
+            worse.
+        cannot: why the site cannot train a model alone, "" if it can.
     """
 
     site: str
@@ -411,7 +413,7 @@ class SiteComparison(Part):
 
     @property
     def verdict(self) -> Verdict:
-        """Verdict according to the first metric."""
+        """The verdict according to the first metric."""
         if self.different_held_out < MIN_ROWS:
             return "too few rows"
         if self.cannot:
@@ -425,11 +427,11 @@ class Comparison(Part):
     columns.
 
     Attributes:
-        together: combined comparison of all sites that can train alone, weighted by rows.
+        together: mean of the comparisons at all sites that can train a model alone, weighted by their rows.
         metrics: names of the metrics; the first one decides.
         share: fraction of rows held out.
         equal: True if the federated model equalled the pooled one in every split.
-        site_column: column with the names of the sites, if it could also be a feature.
+        site_column: column that contains the names of the sites, if the column could also be a feature.
         tables: maps party -> number of rows in its table, if parties hold different columns.
         protection: protection in the terms, if it hides anything.
     """

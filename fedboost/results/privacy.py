@@ -1,5 +1,5 @@
-"""Results about differentially private terms: the privacy card, the planned releases, and their effect on a
-model."""
+"""Results about terms with differential privacy: the privacy card, the planned releases, and the effect of
+the noise on a model."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ NOT_COVERED = (
     "choices made by looking at the rows, or at results on them, outside this session",
 )
 UNITS = {**dict.fromkeys((CUT_POINTS, SUMMARY), "rows"), **dict.fromkeys((LEVELS, START, TREES), "gradients")}
-"""Maps kind of noisy release -> unit of its noise, i.e. rows or gradients."""
+"""Maps kind of noisy release -> unit in which its noise is measured: rows or gradients."""
 _TOTAL = ("epsilon", "delta", "cost", "epsilon_spent", "zcdp_epsilon", "honest")
 """Fields of the card that are repeated in a plan."""
 
@@ -35,8 +35,8 @@ class Released(Part):
     Attributes:
         times: number of releases.
         sensitivity: maximum change of the sum if one row is added or removed.
-        share: standard deviation of one party's noise, in integers of the sum.
-        sigma: standard deviation of the noise in the sum, in integers of the sum.
+        share: standard deviation of one party's noise, in the integer units of the sum.
+        sigma: standard deviation of the noise in the sum, in the same units.
         cost: privacy cost of one release, as mu squared.
     """
 
@@ -58,8 +58,8 @@ class PrivacyCard(Part):
         epsilon_spent: epsilon of the noise that is actually added (the noise is rounded up).
         cost: total cost of all releases, as mu squared of Gaussian differential privacy.
         zcdp_epsilon: a looser bound on epsilon, which holds exactly for discrete noise.
-        against: whom the guarantee protects against, as a sentence.
-        honest: minimum number of parties assumed to be honest.
+        against: a sentence that says against whom the guarantee protects.
+        honest: minimum number of parties that are assumed to be honest.
         releases: what is revealed.
         not_covered: what the guarantee does not cover.
     """
@@ -145,7 +145,7 @@ class Outlook(Part):
         rows: number of training rows.
         leaf_rows: rows per leaf, if they are distributed evenly.
         by_noise, by_chance: standard deviation of such a leaf's value due to noise, and due to the random
-            sample of rows. Unit: margin, before the learning rate.
+            choice of rows. The unit is that of margins; the learning rate is not applied.
         worth: number of rows per leaf that would determine the value equally well without noise.
     """
 
@@ -175,7 +175,8 @@ class Outlook(Part):
 
 
 class Plan(Part):
-    """The planned releases of differentially private terms, and their expected effect on a model."""
+    """The planned releases under terms with differential privacy, and the expected effect of the noise on a
+    model."""
 
     card: PrivacyCard
     releases: tuple[Planned, ...]
@@ -193,7 +194,7 @@ class Plan(Part):
 
     @property
     def lines(self) -> Iterator[Mapping[str, Any]]:
-        """JSON of each release and outlook, then of the total."""
+        """JSON of each planned release and each outlook, then of the total."""
         yield from (each.summary for each in (*self.releases, *self.outlooks))
         yield {"event": "total", **self.card.model_dump(mode="json", include={*_TOTAL})}
 

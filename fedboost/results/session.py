@@ -1,7 +1,7 @@
 """An aggregator's sessions: the current one, those that ended, and how the HTTP API represents them.
 
-In a list, a session is sent as a `Session`, even if more is known about it. Subclasses add fields. The same
-object can therefore be the archive's record, the content of a page and, with its schema, the API's answer.
+In a list, each session is sent as a `Session`, even if more is known about it; subclasses add fields. The
+archive, the web pages and the HTTP API use the same objects.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ class Health(Part):
 
 
 class Site(Part):
-    """A party, connected or not."""
+    """A party that is or was connected."""
 
     name: str
     connected: bool
@@ -99,8 +99,9 @@ class SessionDetail(Session):
 
 class LiveSession(SessionDetail):
     """The session in progress. phase: what the session is doing; turn: number of the current turn, i.e.
-    query; seconds: time since it started, or since the aggregator was restarted; slowest: the party that the
-    others waited for most, the number of turns in which it was last, and the seconds waited, or None."""
+    query; seconds: time since it started, or since the aggregator was restarted; slowest: the party for which
+    the others waited longest, the number of turns in which it was the last to answer, and the seconds waited;
+    None if there is none."""
 
     reason: str = ""
     model: bool = False
@@ -114,7 +115,7 @@ class LiveSession(SessionDetail):
     @property
     def seconds_left(self) -> float | None:
         """Estimated seconds for the remaining rounds, if they take as long as recent ones. None before the
-        second round. A training that stops early takes less time."""
+        second round. If training stops early, it takes less time."""
         if len(self.rounds) < 2:
             return None
         recent = sorted(row["seconds"] for row in self.rounds[1:][-RECENT:])
@@ -122,8 +123,8 @@ class LiveSession(SessionDetail):
 
 
 class Model(Part):
-    """A model or result file of a session. model_bytes: its size; has_report: True if a report can be created
-    from it."""
+    """The model or result file of a session. model_bytes: size of the file; has_report: True if a report can
+    be created from the file."""
 
     name: str
     ended: Time
@@ -152,7 +153,7 @@ class EndedSession(SessionDetail, Model):
     @model_validator(mode="before")
     @classmethod
     def _with_state(cls, values: Any) -> Any:
-        """Add fields that can be derived from the record, because older versions did not write them."""
+        """Add fields that older versions did not write, derived from the other fields."""
         if type(values) is not dict or type(values.get("rounds")) is not list:
             return values
         return {
@@ -165,7 +166,8 @@ class EndedSession(SessionDetail, Model):
 
 
 class Submitted(Part):
-    """A session that was submitted. name: '' while it waits; missing: parties that are not connected."""
+    """A session that was submitted. name: '' while it waits to start; missing: parties that are not
+    connected."""
 
     terms: str
     state: str

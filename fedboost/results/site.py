@@ -32,11 +32,11 @@ class StoredRequest(Frozen):
     """An analyst's request for a session or a preflight check, as stored on disk.
 
     Attributes:
-        digest, bytes: digest and size of its terms.
+        digest, bytes: digest of its terms, and their size in bytes.
         analyst: the analyst who signed the request, '' if analysts have no keys.
-        first, last: times when the request first and last arrived, in seconds since 1970.
+        first, last: times at which the request first and last arrived, in seconds since 1970.
         session: name of the session, '' for a preflight check.
-        answer: why this site did not or would not take part, '' if it did or would.
+        answer: why this site did not (or would not) take part; '' if it did (or would).
         lacks_approval: True if the only reason for the refusal was that the terms are not approved.
     """
 
@@ -58,8 +58,8 @@ class StoredRequest(Frozen):
 
 
 class Request(StoredRequest):
-    """A request and its status. decided: when a person decided, '' if no one has; approved_since: True if the
-    terms were approved after the answer."""
+    """A request and its status. decided: time of a person's decision, '' if there is none; approved_since:
+    True if the terms were approved after the site had answered."""
 
     standing: Standing
     decided: str = ""
@@ -72,9 +72,9 @@ class Rule(Part):
     Attributes:
         key, value: as in the site's file.
         is_set: True if the file sets the rule.
-        reason: sentence that says how the terms break the rule.
+        reason: a sentence that says how the terms violate the rule.
         instead: change to the terms that would satisfy the rule; "" if no approval can allow the terms.
-        loud: additional warning.
+        loud: an additional warning, which is highlighted.
         names: all names in the terms that the rule does not allow, if the reason does not list them all.
     """
 
@@ -93,11 +93,11 @@ class ModelOrigin(Part):
 
     Attributes:
         own: True if this site signed the model.
-        others: other parties with a signature that this site accepts.
+        others: other parties whose signatures this site accepts.
         unknown: why no signature could be verified.
         rows: minimum number of training rows in each leaf.
-        readable: maximum number of individual rows whose values the analyst can learn, if leaves have one
-            row.
+        readable: maximum number of individual rows whose values the analyst can learn, if leaves can have a
+            single row.
     """
 
     own: bool
@@ -111,11 +111,11 @@ class Counts(Part):
     """Counts of a site's rows under given terms.
 
     Attributes:
-        file: where the rows come from.
-        categories: maps column -> category -> rows, for categorical columns and for a label with classes or
-            two values. None if only the columns were checked.
-        undeclared: maps column -> rows with a category that the terms do not declare.
-        few: values with fewer rows than this are marked.
+        file: the source of the rows.
+        categories: maps column -> category -> number of rows, for categorical columns and for a label with
+            classes or two values. None if only the columns were checked.
+        undeclared: maps column -> number of rows with a category that the terms do not declare.
+        few: categories with fewer rows than this are marked.
     """
 
     rows: int
@@ -129,15 +129,15 @@ class ApprovalView(Part):
     """Terms as shown to the person at a site who approves or refuses them.
 
     Attributes:
-        analysts: analysts that an approval would allow.
-        rules: policy rules that the terms break.
+        analysts: analysts for whose requests an approval would be valid.
+        rules: policy rules that the terms violate.
         fault: why no approval can allow the terms.
         earlier: time and analysts of an existing approval.
         origin: origin of the model in the terms, if there is one.
         counts: counts of this site's rows, if it has any.
         renamed: sentence about columns that have different names in the terms.
-        sessions: number of sessions that count towards max_sessions, and that limit.
-        predicted: number of rows that count towards max_predicted_rows, and that limit; None unless the
+        sessions: number of sessions that count towards `max_sessions`, and this limit.
+        predicted: number of rows that count towards `max_predicted_rows`, and this limit; None unless the
             session predicts.
         budget: for terms with noise, the remaining epsilon, and the budget's epsilon and delta.
         notes: further remarks.
@@ -159,7 +159,7 @@ class ApprovalView(Part):
 
 
 class Decision(Part):
-    """A request, with the view that a person uses to decide about it. seen: hash of what an approval would
+    """A request, with the view on which a person bases a decision. seen: hash of what an approval would
     allow."""
 
     request: Request
@@ -179,8 +179,8 @@ class Spent(Part):
 
     Attributes:
         own: True for this site's current dataset.
-        took_part, never_began: number of sessions in which the parties were assembled at least once, and
-            number of sessions in which they never were.
+        took_part, never_began: number of sessions in which all parties connected at least once, and number of
+            sessions in which they never did.
         with_noise: number of sessions with noise.
         cost: total privacy cost of all releases, as mu squared.
         spent: the cost as an epsilon at delta.
@@ -217,8 +217,8 @@ class ChargedRelease(Part):
 
 class SiteBudget(Part):
     """Privacy budget of a site. epsilon, delta: limit of the budget, if any; datasets: spending by dataset,
-    the current one first; charges: latest releases of the current dataset, most recent first, or None if they
-    were not read."""
+    the current one first; charges: latest charges for releases from the current dataset, most recent first,
+    or None if they were not read."""
 
     name: str
     max_sessions: int
@@ -238,8 +238,8 @@ class SiteBudget(Part):
 
 @dataclass
 class LiveSession:
-    """The session in progress. since: start in seconds since 1970; rounds: number of completed rounds;
-    answers, bytes: number of answers and of bytes that this site has sent."""
+    """The session in progress. since: time of the start, in seconds since 1970; rounds: number of completed
+    rounds; answers, bytes: number of answers and of bytes that this site has sent."""
 
     name: str
     analyst: str
@@ -263,10 +263,10 @@ class Overview(Part):
 
     Attributes:
         aggregator: address of the aggregator.
-        rows: number of rows and their table, '' for a key holder.
+        rows: number of rows and name of their table, as text; '' for a key holder.
         requests: analysts' requests, most recent first.
-        nothing_yet: True if no terms are allowed yet.
-        fault: why the budget is unknown, if `budget` is None.
+        nothing_yet: True if the site does not allow any terms yet.
+        fault: why the privacy budget is unknown, if `budget` is None.
     """
 
     party: str

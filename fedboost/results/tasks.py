@@ -78,8 +78,8 @@ class SetFigures(Part):
 
 
 class Split(Part):
-    """Figures by level or by site. gaps: for each figure, the difference between its largest and smallest
-    value, if the difference exceeds the rounding; left_out: names of sets with too few rows."""
+    """Figures by level or by site. gaps: maps figure -> difference between its largest and smallest value, if
+    the difference exceeds the rounding; left_out: names of sets with too few rows."""
 
     sets: dict[str, SetFigures]
     gaps: dict[str, Number]
@@ -97,7 +97,7 @@ class Split(Part):
 
 
 class Shares(Part):
-    """Fraction of the rows on which the model was trained, and fraction of the rows for which this is
+    """Fraction of the evaluated rows on which the model was trained, and fraction for which this is
     unknown."""
 
     trained: Share
@@ -134,16 +134,16 @@ class Evaluation(Result, SetFigures):
     """Metrics of a model over the rows of all parties.
 
     The figures are computed by the aggregator, and no signature covers them. Counts are rounded to multiples
-    of `unit`; other figures are rounded so that `min_count` rows change only the last digit. A figure is None
-    if there are too few rows to determine it.
+    of `unit`; other figures are rounded so that `min_count` rows can change only the last digit. A figure is
+    None if there are too few rows to determine it.
 
     Attributes:
-        of: rows that were used: `held-out`, `all` or `new`.
-        caps: maps metric -> upper limit on the loss of an individual row.
-        auc, roc, bins: only for two classes; missing if a label has too few rows.
+        of: the rows that were evaluated: `held-out`, `all` or `new`.
+        caps: maps metric -> upper limit of a single row's loss.
+        auc, roc, bins: only for two classes; missing if one of the labels has too few rows.
         classes: class names, if there are more than two.
         subgroups, sites: figures by column and by site, if the terms request them.
-        shares: fraction of the rows on which the model was trained.
+        shares: fractions of the rows on which the model was trained, and for which this is unknown.
     """
 
     task: ClassVar[str] = "evaluate"
@@ -162,7 +162,7 @@ class Evaluation(Result, SetFigures):
     shares: Shares
 
     def fits(self, terms: Terms) -> bool:
-        """Return whether the result has the metrics, classes, levels and parties of the terms."""
+        """Return whether the result has the metrics, classes, levels and parties in the terms."""
         asked, size = terms.evaluation, class_count(terms)
         levels = {column: [each.level for each in sets] for column, sets in level_sets(terms).items()}
         sites, given = sites_of(terms), self.model_fields_set
@@ -197,7 +197,7 @@ class Evaluation(Result, SetFigures):
 
     @property
     def about(self) -> str:
-        """The rows that were used, e.g. "held-out rows" or "80% training rows"."""
+        """The rows that were evaluated, in words, e.g. "held-out rows" or "80% training rows"."""
         if self.of != "all":
             return f"{self.of} rows"
         known = ((self.shares.trained, "training rows"), (self.shares.unknown, "of unknown use"))
@@ -221,11 +221,11 @@ class Column(Part):
     Attributes:
         missing: number of rows without a value.
         undeclared: number of rows with a level that the terms do not declare.
-        levels: maps level -> rows.
+        levels: maps level -> number of rows.
         quantiles: maps fraction -> interval that contains the quantile; None if too few rows lie beyond the
             quantile.
         constant: True if all values are equal.
-        gap: interval between two groups of values that are so far apart that they may have different units.
+        gap: interval between two groups of values, if they are so far apart that their units may differ.
     """
 
     name: str
@@ -273,7 +273,7 @@ class Description(Result):
 
     Counts are rounded to multiples of `unit`, the smallest of 1, 2, 5, 10, 20, ... that is at least
     `min_count`. If the terms add noise, `noise` is the standard deviation of the noise in a count, in rows.
-    Counts are then not rounded, and None stands for a count that is too small compared with the noise.
+    Counts are then not rounded, and a count that is too small compared with the noise is None.
     """
 
     task: ClassVar[str] = "describe"
@@ -285,11 +285,11 @@ class Description(Result):
 
     @property
     def unit(self) -> int:
-        """Number of rows that counts are multiples of; 1 if noise was added."""
+        """Number of rows to whose multiples counts are rounded; 1 if noise was added."""
         return 1 if self.noise is not None else unit_of(self.min_count)
 
     def fits(self, terms: Terms) -> bool:
-        """Return whether the result has the columns and levels of the terms."""
+        """Return whether the result has the columns and levels in the terms."""
         schema, is_exact = terms.columns, terms.noise is None
         levels = {**dict.fromkeys(schema.numeric), **schema.categorical}
         classes = class_names(terms)
@@ -314,8 +314,8 @@ class Description(Result):
 Kind = Literal["numeric", "categorical", "score"]
 Verdict = Literal["stable", "slight", "moved", "shifted", "unknown"]
 LIMITS = (0.1, 0.25)
-"""Stability indices at which a column counts as moved and as shifted (Siddiqi, Credit Risk Scorecards, Wiley
-2006)."""
+"""Population stability indices from which on a column is reported as moved and as shifted (Siddiqi, Credit
+Risk Scorecards, Wiley 2006)."""
 SCORE = "score"
 
 
@@ -323,8 +323,8 @@ SCORE = "score"
 
 
 class Counted(Part):
-    """Rows by bin of a numeric column (`edges`) or a categorical one (`levels`). groups: bins that are
-    counted together because each has few rows; counts: number of rows per group."""
+    """Number of rows by bin of a numeric column (with `edges`) or a categorical one (with `levels`). groups:
+    bins that are counted together because each has few rows; counts: number of rows per group."""
 
     name: str = ""
     edges: list[Number] | None = None
@@ -333,7 +333,8 @@ class Counted(Part):
     counts: list[Count]
 
     def fits(self, name: str, values: Sequence[float] | Sequence[str], size: int, rows: int) -> bool:
-        """Return whether this is the column with this name, and counts each row exactly once.
+        """Return whether these are the counts of the column with this name, and each row is counted exactly
+        once.
 
         Args:
             name: name of the column.
@@ -382,7 +383,7 @@ class BinCounts(Part):
     score: Counted
 
     def fits(self, terms: Terms) -> bool:
-        """Return whether the bins are those of the model in the terms."""
+        """Return whether the bins are the same as in the model in the terms."""
         bins, schema = bins_in(terms), terms.columns
         known: list[tuple[str, Any, int]] = [
             (name, edges.tolist(), edges.size + 2)
@@ -402,8 +403,8 @@ class BinCounts(Part):
 
 
 class DriftBin(Part):
-    """A bin: its levels, or its values from `low` to `high` (None for an open end). missing: True if it
-    includes rows without a value; reference, rows: number of rows in the training, and now."""
+    """A bin of a column: its levels, or its values from `low` to `high` (None for an open end). missing: True
+    if it includes rows without a value; reference, rows: number of rows at the time of training, and now."""
 
     low: Number | None = None
     high: Number | None = None
@@ -437,8 +438,8 @@ class DriftColumn(Part):
 
 
 class Drift(Result):
-    """Drift of the rows of all parties since a model was trained. columns: each feature in order, then the
-    score. Bins with fewer than `min_count` rows are merged."""
+    """Drift of all parties' rows since a model was trained. columns: each feature in order, then the score.
+    Bins with fewer than `min_count` rows are merged."""
 
     task: ClassVar[str] = "drift"
     rows: Count
@@ -480,9 +481,9 @@ def _compared(before: BinCounts, after: BinCounts) -> Iterator[DriftColumn]:
 
 
 def _index(then: Counted, now: Counted, least: int) -> dict[str, Any]:
-    """Return the stability index of a column and its bins. Bins are merged until each group has at least
-    `least` rows now, or would have that many without drift. Counts are rounded, so an index of smaller groups
-    would mostly measure the rounding."""
+    """Return the stability index of a column, and its bins. Bins are merged until each group has at least
+    `least` rows now, or would have so many without drift. Counts are rounded, so an index computed from
+    smaller groups would mostly measure the rounding."""
     groups = joined(then.groups, now.groups)
     before, after = then.by_group(groups), now.by_group(groups)
     expected = before * (after.sum() / before.sum())
@@ -505,7 +506,7 @@ def _index(then: Counted, now: Counted, least: int) -> dict[str, Any]:
 
 class Trial(Part):
     """A candidate that was tried: its settings, the number of rounds trained and the best round. An extra
-    field, named like the metric, has the metric's value in the best round."""
+    field, which has the name of the metric, contains its value in the best round."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
     __pydantic_extra__: dict[str, Number | None]
@@ -530,7 +531,7 @@ class Tuning(Result):
     trials: tuple[Trial, ...] = Field(repr=False)
 
     def fits(self, terms: Terms) -> bool:
-        """Return whether the trials are those of the candidates in the terms."""
+        """Return whether the trials match the candidates in the terms."""
         candidates, metric = terms.objective.candidates, own_name(terms.metrics[-1])
         if self.metric != metric:
             return False
@@ -547,7 +548,8 @@ class Tuning(Result):
 
     @property
     def ranked(self) -> list[int]:
-        """Indices of the trials: the best one first, then by rounds trained, then by metric."""
+        """Indices of the trials: first the best one, then the others by number of rounds trained and by
+        metric."""
         sign = -1.0 if grows(self.metric) else 1.0
         return sorted(
             range(len(self.trials)),

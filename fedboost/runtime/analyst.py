@@ -2,9 +2,9 @@
 
 Iterating over a `Training` yields a row at the end of each round. Afterwards, `Training.model` is the trained
 model. The session runs at the aggregator. If the connection is lost, the client reconnects and submits the
-same terms, which lead back to the same session.
+same terms, and the aggregator continues the same session.
 Raises: SessionFailed with the aggregator's message if the session fails. ConfigError if no aggregator answers
-within `wait` seconds. PeerError if the model has different terms or an invalid signature.
+within `wait` seconds. PeerError if the model was trained under different terms or has an invalid signature.
 """
 
 import threading
@@ -68,7 +68,7 @@ class _Line:
         self._lost = False
         """True while the aggregator does not answer."""
         self._said = False
-        """True if `on_waiting` was called because the aggregator does not answer."""
+        """True if `on_waiting` was called to report that the aggregator does not answer."""
 
     def stream(self, request: bytes, wait: float) -> Iterator[bytes]:
         self._lost = True
@@ -80,8 +80,8 @@ class _Line:
         self._lost = self._said = not reached
 
     def command(self, request: bytes) -> bool:
-        """Send a command to the aggregator. Returns False if the aggregator cannot be reached. While the
-        connection is known to be lost, the wait is short."""
+        """Send a command to the aggregator. Returns False if the aggregator cannot be reached. If the
+        connection is already known to be lost, it waits only briefly."""
         wait = STOP_LOST_SECONDS if self._lost else STOP_SECONDS
         try:
             list(channel.stream(channel.TRAIN, self._address, self.bundle, request, wait))
@@ -104,19 +104,19 @@ class Training:
         """Maps party -> (bytes sent, bytes received)."""
         self.uncounted = False
         """True if the aggregator restarted before this client connected to it, so that `traffic` excludes the
-        time before the restart. Otherwise `traffic` is complete, except for rounds during which an aggregator
+        time before the restart. Otherwise `traffic` is complete, except for rounds in which the aggregator
         stopped."""
         self.absent: dict[str, datetime | None] = {}
-        """Maps each party that is not connected, and for which the session waits, to the time when it was
-        last connected. The value is None if the party has never connected to this aggregator."""
+        """Maps party for which the session waits -> time at which it was last connected, or None if it has
+        never connected to this aggregator."""
         self._earlier: dict[str, tuple[int, int]] = {}
         """Traffic counted by earlier processes of the aggregator."""
         self._totals: dict[int, int] = {}
         """Maps round -> total bytes at the end of that round, as counted by the aggregator's current
         process."""
         self.asked: datetime | None = None
-        """Time of the request that started the session, if it was an earlier request of this analyst;
-        otherwise None."""
+        """Time of the request that started the session, if this analyst signed it earlier with another
+        object; otherwise None."""
         self._model: Model | PartyModel | None = None
         self._enough = False
         """True if the training must end after the current round."""
@@ -136,7 +136,7 @@ class Training:
     @property
     def model(self) -> Model | PartyModel:
         """The trained model. If parties keep their parts of the model, it is a `PartyModel` with the
-        structure of the trees. Waits for the training to end. Raises SessionFailed if there is no model."""
+        structure of the trees. Waits until training has ended. Raises SessionFailed if there is no model."""
         for _ in self._rows:
             pass
         if self._model is None:
@@ -215,7 +215,7 @@ class Training:
                     raise SessionFailed("training-failed", reason)
 
     def _count(self, traffic: Mapping[str, tuple[int, int]]) -> None:
-        """Set the total traffic from the counts of the aggregator's current process."""
+        """Update the total traffic with the counts of the aggregator's current process."""
         before = {party: self._earlier.get(party, (0, 0)) for party in traffic}
         self.traffic = {
             party: (sent + before[party][0], received + before[party][1])
@@ -271,10 +271,10 @@ class Connection(TaskRequests):
         read.
 
         Args:
-            terms: terms that name the parties.
+            terms: terms that list the parties.
             wait: maximum time in seconds to wait for the aggregator to answer. Other methods have the same
                 parameter.
-            on_waiting: called with the names of the parties that the session waits for, whenever these
+            on_waiting: called with the names of the parties for which the session waits, whenever these
                 change. Other methods have the same parameter.
 
         Returns:
@@ -282,7 +282,7 @@ class Connection(TaskRequests):
             model.
 
         Raises:
-            ConfigError: the terms name no parties.
+            ConfigError: the terms do not list parties.
         """
         _check_parties(terms)
         seconds = min(threading.TIMEOUT_MAX, wait)
@@ -295,8 +295,8 @@ class Connection(TaskRequests):
     def check(
         self, terms: Terms, wait: float = 60.0, on_waiting: OnWaiting | None = None
     ) -> tuple[SiteReply, ...]:
-        """Ask every party of the terms whether it would take part, without starting a session. Returns the
-        replies in the order of the terms' parties."""
+        """Ask every party in the terms whether it would take part, without starting a session. Returns the
+        replies in the order in which the terms list the parties."""
         _check_parties(terms)
         request = None if self._bundle is None else request_of(terms, self._bundle, key_exchange.CHECK)
         data = encode_check_request(CheckRequest(terms.canonical(), request))

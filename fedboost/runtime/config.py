@@ -1,8 +1,8 @@
 """TOML settings files, network addresses and the choice of keys, as used by parties, aggregators and
 analysts.
 
-Relative paths in a file are relative to the folder that contains it. An error message is one line that names
-the file and the key. For an unknown key, it suggests the closest known key. Connections without keys must be
+Relative paths in a file are relative to the folder that contains it. An error message is one line with the
+file and the key. For an unknown key, it suggests the closest known key. Connections without keys must be
 requested explicitly, and are only allowed on one machine.
 """
 
@@ -46,8 +46,8 @@ def require_dialable(value: str) -> str:
 
 
 def check_address(value: str, source: str) -> str:
-    """Like `require_dialable`, but raises a ConfigError whose message starts with `source`, the setting or
-    option that the address comes from."""
+    """Like `require_dialable`, but raises a ConfigError whose message starts with `source`: the setting or
+    option that contains the address."""
     try:
         return require_dialable(value)
     except ValueError as error:
@@ -61,7 +61,7 @@ def cores() -> int:
 TERMS, SITE, AGGREGATOR = "terms", "a site's file", "the aggregator's file"
 OFFER, NAMES = "an offer of columns", "a site's names"
 _KEY_OF = {TERMS: "columns", SITE: "party", AGGREGATOR: "listen", OFFER: "holder", NAMES: "names"}
-"""Maps each kind of TOML file to a key that only this kind has."""
+"""Maps kind of TOML file -> a key that only this kind has."""
 
 
 def read_toml(path: Path, kind: str = "") -> dict[str, Any]:
@@ -97,7 +97,7 @@ def from_folder(source: Path, paths: Mapping[str, Path | None]) -> dict[str, Pat
 
 
 def choose_keys(keys: Path | None, role: str, address: str, insecure_loopback: bool) -> "Bundle | None":
-    """Return the bundle (certificate and key) to connect with, or None for an unencrypted connection.
+    """Return the bundle (certificate and key) with which to connect, or None for an unencrypted connection.
 
     Args:
         keys: folder of the bundle.

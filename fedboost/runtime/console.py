@@ -55,7 +55,7 @@ PHASES = {
 
 
 class ConsoleQueries:
-    """Read-only access to an aggregator's state, as needed by the console."""
+    """Read-only access to an aggregator's state, for the console."""
 
     def __init__(
         self, sessions: Sessions, status: StatusService, archive: Archive, submissions: Submissions
@@ -80,8 +80,8 @@ class ConsoleQueries:
         return found
 
     def report(self, ended: EndedSession) -> str:
-        """Return the HTML report of an ended session's model or result. Raises Refusal (404) if the model is
-        no longer kept or the result is invalid."""
+        """Return an HTML report about the model or result of an ended session. Raises Refusal (404) if the
+        model is no longer kept or the result is invalid."""
         data = self.archive.model(ended.name)
         if data is None:
             raise Refusal(HTTPStatus.NOT_FOUND, "the model of this session is no longer kept")
@@ -126,8 +126,8 @@ T = TypeVar("T")
 
 
 class RenderCache(Generic[T]):
-    """Cache that keeps the most recently rendered values. Values are rendered in a thread, and only one is
-    rendered at a time. most: number of values to keep."""
+    """Cache of the most recently rendered values. Values are rendered in a thread, and only one is rendered
+    at a time. most: number of values to keep."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -181,7 +181,7 @@ LIVE: dict[str, Callable[[AggregatorState], Document]] = {
     "/sites": pages.sites,
     "/sessions": pages.sessions,
 }
-"""Maps path of a live page (a page that browsers reload continually) -> its view."""
+"""Maps path of a live page (a page that browsers reload regularly) -> function that creates its content."""
 DRAW_SECONDS = 0.5  # a live page is rendered once in this time, for all requests
 LISTS: dict[str, Callable[[AggregatorState], Any]] = {
     "/health": lambda state: Health(status="serving", version=state.status.version, since=state.status.since),
@@ -189,7 +189,8 @@ LISTS: dict[str, Callable[[AggregatorState], Any]] = {
     "/sessions": lambda state: state.sessions,
     "/models": lambda state: [each for each in state.ended if each.model_bytes],
 }
-"""Maps path -> function that computes the answer. The API's description declares the type of each answer."""
+"""Maps path -> function that computes the API's answer. The description of the API declares the type of each
+answer."""
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
 """Content security policy of report pages, which have inline styles."""
 MAX_DRAWN = 4  # reports in the cache
@@ -327,13 +328,13 @@ class Console(WebApp):
         Args:
             config: address and token file.
             bundle: the aggregator's certificate and key, or None.
-            queries: source of the data that is shown.
+            queries: source of the displayed data.
             refusals: rate-limited log of refused requests.
             log: structlog logger.
 
         Raises:
-            ConfigError: the address or the token file cannot be used, or the address is not a loopback
-                address and keys or tokens are missing.
+            ConfigError: the address or the token file cannot be used, or keys or tokens are missing although
+                the address is not a loopback address.
         """
         local = is_loopback(config.listen)
         if not local and bundle is None:

@@ -25,7 +25,7 @@ def write_atomically(path: Path, data: bytes, mode: int | None = None) -> None:
 
 
 def saved(text: str, path: Path | str | None) -> str:
-    """Write a text to a file, if a path is passed, and return the text."""
+    """Return the text, after writing it to a file if a path is passed."""
     if path is not None:
         write_atomically(Path(path), text.encode())
     return text
@@ -71,8 +71,8 @@ def file_errors(path: Path | str, fault: str) -> Iterator[None]:
 
 
 def party_stems(names: Iterable[str]) -> dict[str, str]:
-    """Return party -> readable file name without suffix. Even on case-insensitive file systems, the names are
-    distinct, and differ from the names of fedboost's other files."""
+    """Return a dict: party -> readable file name without suffix. The names are distinct even on
+    case-insensitive file systems, and differ from the names of fedboost's other files."""
     stems: dict[str, str] = {}
     used = {"aggregator", "all", "analyst", "model", "new", "terms"}
     for number, name in enumerate(names, 1):

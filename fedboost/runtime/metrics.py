@@ -38,11 +38,11 @@ TURN_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60,
 
 
 ENDS = {"session done": "done", "session failed": "failed", "left the session": "left"}
-"""Maps kind of event -> value of the label `state` for the session that ended."""
+"""Maps kind of event that ends a session -> value of the metric label `state`."""
 
 
 class Metrics:
-    """Metrics of sessions, rounds and turns, which every role reports."""
+    """Metrics of sessions, rounds and turns, which processes with any role report."""
 
     def __init__(self, role: str) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # no creation time per counter
@@ -144,7 +144,8 @@ class AggregatorMetrics(Metrics):
         self._refused.labels(event).inc()
 
     def waiting(self, analysts: Sized) -> None:
-        """Set the collection of waiting analysts. Its size is reported whenever the page is read."""
+        """Set the collection of waiting analysts, whose current size is reported whenever the page is
+        read."""
         self._waiting.set_function(lambda: len(analysts))
 
 
@@ -176,7 +177,8 @@ class PartyMetrics(Metrics):
                 self._bytes["sent"].inc(event.sent)
 
     def budget(self, spent: float, left: float | None, delta: float) -> None:
-        """Set the epsilon spent on the site's rows at `delta`, and the epsilon left if there is a budget."""
+        """Report the epsilon at `delta` that was spent on the site's rows, and the remaining epsilon if there
+        is a budget."""
         self._spent.labels(f"{delta:g}").set(spent)
         if left is not None:
             self._left.labels(f"{delta:g}").set(left)
@@ -187,7 +189,8 @@ class MetricsPage:
     closed."""
 
     def __init__(self, metrics: Metrics, address: str, log: Any) -> None:
-        """Listen on `address` (HOST:PORT) and serve. Raises ConfigError if it cannot listen there."""
+        """Listen on `address` (HOST:PORT) and serve. Raises ConfigError if the process cannot listen on this
+        address."""
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
         local = is_loopback(address)

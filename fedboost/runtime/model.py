@@ -85,16 +85,17 @@ class Model(SignedModel):
         return np.concatenate([self.booster.predict(part, base) for part, base in rows()])
 
     def features(self, data: Any) -> Float32:
-        """Return a table's features as the trees use them, float32 [rows, features], with NaN for missing
-        values. Categories are replaced by their indices, and levels of target-means columns by the model's
-        means. With these features, XGBoost predicts the same values as `predict` does from the table."""
+        """Return a table's features in the form in which the trees use them, float32 [rows, features], with
+        NaN for missing values. Categories are replaced by their indices, and levels of target-means columns
+        by the model's means. With these features, XGBoost predicts the same values as `predict` does from the
+        table."""
         return np.concatenate([part for part, _ in self._rows(data, None)()])
 
     @property
     def classes(self) -> tuple[str, ...] | tuple[int, ...]:
-        """The class labels: columns.classes, or 0, 1, ... Raises ConfigError if the objective has no classes.
-        For binary:logistic, `predict` returns the probability of the second class, which is columns.positive
-        for a text label. For multi:softprob, it returns one column per class."""
+        """The class labels: `columns.classes`, or else 0, 1, ... Raises ConfigError if the objective has no
+        classes. For binary:logistic, `predict` returns the probability of the second class, which is
+        `columns.positive` for a text label. For multi:softprob, it returns one column per class."""
         return classes_of(self.terms)
 
     def predict_class(self, data: Any) -> npt.NDArray[Any]:
@@ -108,8 +109,8 @@ class Model(SignedModel):
 
     def shap_values(self, data: Any, base_margin: Any = None) -> Float64:
         """Return the SHAP values of each row. They sum to the row's margin, i.e. its prediction before the
-        objective turns it into a probability or count. The last value is the bias, i.e. the margin if no
-        feature is known. Arguments are as for `predict`.
+        objective turns it into a probability or count. The last value of each row is the bias, i.e. the
+        margin if no feature is known. Arguments are as for `predict`.
 
         Returns:
             float64 [rows, features + 1], or [rows, outputs, features + 1] if the model has several outputs.
@@ -126,9 +127,10 @@ class Model(SignedModel):
         Args:
             data, base_margin: as for `predict`.
             feature: name of the feature.
-            grid: numbers, or categories of a categorical feature; None means missing. The default is the
-                declared categories, or the distinct values in the rows or, if there are more than 100, 100
-                evenly spaced values between the 5th and 95th percentiles.
+            grid: numbers, or categories of a categorical feature; None means missing. The default for a
+                categorical feature is its declared categories. For a numeric feature, it is the distinct
+                values in the rows or, if there are more than 100, as many evenly spaced values between the
+                5th and 95th percentiles.
 
         Returns:
             The grid, and float64 [grid] or [grid, outputs].
@@ -159,7 +161,7 @@ class Model(SignedModel):
         return charts.tree_svg(tree, self.booster.features, self.terms.columns.categorical, title)
 
     def tree_title(self, number: int) -> str:
-        """Return a title for a tree: its number, objective, round, class, and index among parallel trees."""
+        """Return the title of a tree: its number, objective, round, class, and index among parallel trees."""
         return tree_title(self, number)
 
     def report(
@@ -267,8 +269,9 @@ trees less compactly, and the terms in the file may contain a model, too."""
 
 
 def text_of(model: object, folder: Path = Path(), task: Task = TASKS["train"]) -> object:
-    """Convert a `Model`, or the path of a model file, to the text that terms include. Other values are
-    returned unchanged. folder: folder to which a relative path refers; task: as for `read_file`."""
+    """Convert a `Model`, or the path of a model file, to the text of the model that is included in terms.
+    Other values are returned unchanged. folder: folder to which a relative path refers; task: as for
+    `read_file`."""
     if isinstance(model, Model):
         bins = continuation.attached(model.summary, model.terms.evaluation, task, "the model")
         facts = model.attributes() if task.measures else {}
@@ -283,14 +286,14 @@ def read_file(path: Path, source: str, task: Task = TASKS["train"]) -> tuple[str
     """Read a model file for use in terms.
 
     Args:
-        path: a model file of fedboost or XGBoost.
+        path: a model file written by fedboost or XGBoost.
         source: name of the file in error messages.
-        task: task of the terms. For evaluation and drift, the text also contains the metadata of the training
-            and the bin edges of its reference distribution.
+        task: task of the terms. For evaluation and drift, the text also contains metadata about the training
+            of the model and the bin edges of its reference distribution.
 
     Returns:
-        The model as text for the terms, and the terms under which it was trained (None for XGBoost's own
-        files).
+        The model as text for the terms, and the terms under which it was trained (None for files written by
+            XGBoost).
 
     Raises:
         ConfigError: the file cannot be read, is only a part of a model, or cannot be used for the task.
@@ -372,7 +375,7 @@ def assemble(parts: Iterable[PartyModel | Path | str]) -> Model:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a training.
+    """The result of training.
 
     Attributes:
         model: the complete model, even if the terms have `model = "parties"`.
@@ -421,7 +424,8 @@ MAX_DEPENDENCE_ROWS = 10_000  # maximum rows for partial dependence; of more row
 
 
 UNKNOWN = {"trained": 0.0, "unknown": 1.0}
-"""Shares for the rows of a report: it is unknown whether the model was trained on these rows."""
+"""Values of `Shares` for rows that a user supplied for a report: it is unknown whether the model was trained
+on them."""
 
 
 def report_of(
@@ -433,7 +437,7 @@ def report_of(
 
 
 def signature_facts(model: Model, keys: Path) -> Verification:
-    """Verify a model's signatures with the root certificate in a key folder."""
+    """Return the result of verifying a model's signatures with the root certificate in a key folder."""
     roots, denied = read_trust(keys)
     return verified(model, "model", roots, datetime.now(UTC), denied)
 
@@ -496,8 +500,8 @@ def _dependence(model: Model, features: Any, base_margin: Any) -> Sequence[Depen
 
 
 def _unprotected(terms: Terms, min_count: int | None) -> Terms:
-    """Return evaluation terms for rows that are all in this process: without protection, parties and
-    subgroups."""
+    """Return terms for an evaluation of rows that are all in this process: terms without protection, parties
+    and subgroups."""
     values = settings_for(terms, TASKS["evaluate"])
     hiding = {*Hiding.file_keys(), "parties", "party_metrics", "subgroups", "program"}
     values = {key: value for key, value in values.items() if key not in hiding} | {"protection": "plain"}

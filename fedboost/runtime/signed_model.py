@@ -167,13 +167,13 @@ class SignedModel:
     Attributes:
         terms: the terms under which the model was trained.
         rounds: the metrics of each round.
-        attestations: maps party -> its signature over the session; empty if parties have no keys.
+        attestations: maps party -> its signature on the session; empty if parties have no keys.
         session: digest of the session, which the signatures cover.
         rosters: maps round -> parties included in the sums from then on, for each round in which these
             parties changed; empty if all parties were always included.
         request: the analyst's signed request for the session, which the signatures cover.
-        salts: in an assembled model, maps party -> salt of the hash of its part.
-        summary: results of the training other than trees, as JSON.
+        salts: in an assembled model, maps party -> salt with which its part was hashed.
+        summary: results of training other than the trees, as JSON.
     """
 
     booster: Booster = field(repr=False)
@@ -223,7 +223,7 @@ class SignedModel:
 
     @property
     def importances(self) -> dict[str, list[float]]:
-        """Maps feature -> its value of each measure in IMPORTANCES. Features with the highest gain come
+        """Maps feature -> its value for each measure in IMPORTANCES. Features with the highest gain come
         first."""
         by_kind = [self.booster.importance(kind) for kind in IMPORTANCES]
         return {name: [values[name] for values in by_kind] for name in by_kind[0]}
@@ -239,7 +239,7 @@ class SignedModel:
 
         A valid signature shows that the party took part in the session under these terms, including their
         protection, and that it received exactly these trees. A custom program may derive any trees from the
-        sums, so signatures under such a program cover only the queries.
+        sums, so if the terms use such a program, signatures cover only the queries.
 
         Args:
             roots: root certificates of the consortium, PEM.
@@ -255,8 +255,8 @@ class SignedModel:
         return tuple(party for party in self.parties if party in self.attestations)
 
     def faults(self, roots: bytes, now: datetime, denied: Collection[str] = ()) -> dict[str, str]:
-        """Return party -> what is wrong with its signature, for the parties whose signature is invalid.
-        Arguments are as for `verify`."""
+        """Return a dict: party -> what is wrong with its signature, for each party whose signature is
+        invalid. Arguments are as for `verify`."""
         viewers = {party: self.terms.blocks.viewer(party) for party in self.attestations}
         structures: dict[str, bytes | None] = dict.fromkeys(viewers.values())
         if self.terms.session.program == "boosting":
@@ -299,7 +299,7 @@ class SignedModel:
         return ""
 
     def _has_part(self, party: str, digest: bytes) -> bool:
-        """Return whether the model contains the part that a party signed, according to the hash of the part
+        """Return whether the model contains the part that a party signed. digest: the signed hash of the part
         and its salt. Without a salt, the party's part must be empty."""
         part, salt = part_in(self.booster, self.terms, party), self.salts.get(party)
         if salt is not None:
@@ -309,8 +309,8 @@ class SignedModel:
         return not has and not self.terms.blocks.has_labels(party)
 
     def _structure(self, party: str) -> bytes:
-        """Return the digest of the constant and the trees as a party received them; b"" if the task does not
-        train a model."""
+        """Return the digest of the initial constant and the trees, as a party received them; b"" if the task
+        does not train a model."""
         if not self.terms.task.trains:
             return b""
         trees = self.booster.trees[self.booster.roots * self.terms.constant_rounds :]
@@ -346,8 +346,8 @@ class SignedModel:
         }
 
     def _session_attributes(self) -> dict[str, str]:
-        """Return the attributes that differ between two sessions of the same terms; none if there are no
-        signatures."""
+        """Return the attributes that differ between two sessions under the same terms. The dict is empty if
+        there are no signatures."""
         if not self.attestations:
             return {}
         signed = {
@@ -364,8 +364,8 @@ class SignedModel:
 
     def save(self, path: Path | str, reproducible: bool = False) -> None:
         """Write the model to a file in XGBoost's JSON format. reproducible: write the session and its
-        signatures, which differ in every training, to a separate file next to the model (`session_file`).
-        Raises ConfigError if a file cannot be written."""
+        signatures, which differ every time a model is trained, to a separate file next to the model
+        (`session_file`). Raises ConfigError if a file cannot be written."""
         path = Path(path)
         beside, session = session_file(path), self._session_attributes()
         if reproducible and session:
@@ -377,7 +377,7 @@ class SignedModel:
     @classmethod
     def from_bytes(cls, data: bytes, source: str = "model") -> Self:
         """Create a model from the content of a file. source: the file's name in error messages. Raises
-        ConfigError if the content is not a model of fedboost."""
+        ConfigError if the content is not a fedboost model."""
         try:
             text = data.decode()
         except UnicodeDecodeError:
@@ -389,7 +389,7 @@ class SignedModel:
     @classmethod
     def load(cls, path: Path | str) -> Self:
         """Read a model file, and the session file next to it if there is one. Raises ConfigError if the file
-        cannot be read or is not a model of fedboost."""
+        cannot be read or is not a fedboost model."""
         with file_errors(path, "cannot read the model"):
             data = Path(path).read_bytes()
         model = cls.from_bytes(data, str(path))
@@ -399,8 +399,8 @@ class SignedModel:
 
 def contents(text: str, source: str, holders: int = 0) -> dict[str, Any]:
     """Parse the text of a model file into the fields of a `SignedModel`. source: the file's name in error
-    messages; holders: as for `Booster.from_xgboost`. Raises ConfigError if the text is not a complete model
-    of fedboost, and Altered if it was modified."""
+    messages; holders: as for `Booster.from_xgboost`. Raises ConfigError if the text is not a complete
+    fedboost model, and Altered if it was modified."""
     if not holders and text.startswith(PART_BEGINS):
         raise ConfigError(
             "model-is-part",
@@ -416,8 +416,8 @@ def contents(text: str, source: str, holders: int = 0) -> dict[str, Any]:
 
 
 def belonging(booster: Booster, terms: Terms) -> Booster | None:
-    """Return a file's trees with the loss function of the terms, or None if the trees cannot come from a
-    training under these terms."""
+    """Return a file's trees with the loss function of the terms, or None if training under these terms cannot
+    have produced the trees."""
     if terms.objective.loss.xgboost_equivalent == booster.loss:  # the file only names objectives of XGBoost
         booster = replace(booster, loss=terms.objective.loss)
     columns = terms.columns.features, tuple(terms.columns.categorical), terms.objective.name
@@ -550,7 +550,7 @@ def _tree(model: SignedModel, number: int) -> DrawnTree:
 
 
 def tree_title(model: SignedModel, number: int) -> str:
-    """Return a title for a tree: its number, objective, round, class, and index among parallel trees."""
+    """Return the title of a tree: its number, objective, round, class, and index among parallel trees."""
     booster = model.booster
     in_round, parallel = number % booster.roots, booster.num_parallel_tree
     title = f"Tree {number} of {len(booster.trees)}, {booster.objective}: round {number // booster.roots}"
@@ -559,8 +559,8 @@ def tree_title(model: SignedModel, number: int) -> str:
 
 
 def classes_of(terms: Terms) -> tuple[str, ...] | tuple[int, ...]:
-    """Return the class labels: columns.classes, or else 0, 1, ... Raises ConfigError if the objective has no
-    classes."""
+    """Return the class labels: `columns.classes`, or else 0, 1, ... Raises ConfigError if the objective has
+    no classes."""
     if terms.objective.loss.xgboost_equivalent.label_kind is not LabelKind.CLASS:
         raise ConfigError("model-no-classes", f"objective {terms.objective.name} has no classes; use predict")
     return terms.columns.classes or tuple(range(terms.objective.num_class or 2))
@@ -586,7 +586,7 @@ def sign_terms(terms: Terms, bundle: Bundle | None) -> bytes:
 
 
 def request_of(terms: Terms, bundle: Bundle, wish: bytes = key_exchange.SESSION) -> Request:
-    """Sign a request for a session under these terms, at the current time. wish: what is requested: a session
+    """Sign a request that concerns these terms, with the current time. wish: what is requested, a session
     (default) or a preflight check."""
     nonce = os.urandom(key_exchange.NONCE_BYTES)
     return key_exchange.request(bundle.signer, terms, nonce, int(time.time()), wish)
@@ -665,7 +665,7 @@ class PartyModel(SignedModel):
         party: name of the party, or '' for the analyst's part. The analyst's part has the structure of the
             trees, the party of each split, metrics and signatures.
         name: name of the session.
-        salt: salt of the hash that the party signed.
+        salt: salt of the hash of this part, which the party signed.
         gains: in the analyst's part, maps party -> total gain of its splits.
     """
 
@@ -692,7 +692,8 @@ class PartyModel(SignedModel):
 
     @property
     def importance(self) -> dict[str, float]:
-        """Maps party -> its share of the total gain, highest first. Empty except in the analyst's part."""
+        """Maps party -> its share of the total gain, highest first. Empty unless this is the analyst's
+        part."""
         total = sum(self.gains.values())
         return {name: gain / total for name, gain in sorted(self.gains.items(), key=lambda g: -g[1]) if total}
 
@@ -711,7 +712,7 @@ class PartyModel(SignedModel):
 
     @classmethod
     def of(cls, part: Part) -> Self:
-        """Create the file representation of a part that a party keeps."""
+        """Create a `PartyModel`, which can be saved to a file, from a part that a party keeps."""
         return cls(part.booster, part.terms, (), party=part.party, name=part.session, salt=part.salt)
 
     @classmethod
@@ -745,8 +746,8 @@ class PartyModel(SignedModel):
         return part
 
     def _has_part(self, party: str, digest: bytes) -> bool:
-        """Return True, because one part cannot show what other parties signed. `assembled` checks all
-        parts."""
+        """Return True, because a single part does not suffice to check what other parties signed. `assembled`
+        checks all parts."""
         return True
 
     @property
@@ -850,8 +851,9 @@ def _whole(number: int, tree: Tree, by_party: Mapping[str, PartyModel], terms: T
 
 def terms_to_predict(model: PartyModel, rows: int, min_common_rows: int | None = None) -> Terms:
     """Return the terms of a session that predicts with a model: the terms under which the model was trained,
-    with `min_common_rows` replaced if it is passed. If a party is lost, such a session ends, and the label
-    holder must start another one. rows: number of rows to predict or, if ids may repeat, number of ids."""
+    with `min_common_rows` replaced if it is passed. If a party disconnects, such a session ends, and the
+    label holder must start another one. rows: number of rows to predict or, if ids may be repeated, number of
+    ids."""
     fewest = model.terms.vertical.min_common_rows if min_common_rows is None else min_common_rows
     return model.terms.changed(
         predict_with=model.id, predict_rows=rows, min_common_rows=fewest, on_loss="stop"

@@ -67,8 +67,8 @@ class Drift(Reported, tasks.Drift):
     @classmethod
     def held_against(cls, reference: BinCounts, model: SignedModel, traffic: Traffic) -> Self:
         """Create the result of a session from the signed model that the session returned. reference: number
-        of training rows by bin, with which the current rows are compared. Raises PeerError if the model does
-        not contain a valid result of this kind."""
+        of training rows in each bin, with which the current rows are compared. Raises PeerError if the model
+        does not contain a valid result of this kind."""
         return cls.compared(model.summary, reference, _session(model, traffic))
 
 
@@ -101,8 +101,8 @@ def evaluation_terms(
     min_count: int | None = None,
     rows: str | None = None,
 ) -> Terms:
-    """Return the terms of an evaluation. Arguments are as for `evaluate` and override the terms. Raises
-    ConfigError if the model cannot be evaluated."""
+    """Return the terms of a session that evaluates a model. Arguments are as for `evaluate`, and override
+    settings of `terms`. Raises ConfigError if the model cannot be evaluated."""
     if isinstance(model, PartyModel):
         raise ConfigError("model-is-part", _A_PART)
     own: Terms | None
@@ -124,8 +124,8 @@ def evaluation_terms(
 def drift_terms(
     model: Model | Path | str, terms: Terms | None = None, min_count: int | None = None
 ) -> tuple[Terms, BinCounts]:
-    """Return the terms of a drift session and the model's reference distribution, with which the rows are
-    compared. Arguments are as for `drift`. Raises ConfigError if the model has no usable reference
+    """Return the terms of a drift session and the model's reference distribution, with which the parties'
+    rows are compared. Arguments are as for `drift`. Raises ConfigError if the model has no usable reference
     distribution."""
     if isinstance(model, PartyModel):
         raise ConfigError("model-is-part", _A_PART)
@@ -149,8 +149,8 @@ def drift_terms(
 
 
 NAMES = {"random": "RandomSampler", "qmc": "QMCSampler", "tpe": "TPESampler"}
-"""Maps the sampler's name on the command line to its Optuna class. The terms contain all candidates before
-any is tried, so samplers receive no results. TPE therefore only draws its random initial candidates."""
+"""Maps a sampler's name on the command line -> its Optuna class. The terms contain all candidates before any
+is tried, so samplers receive no results. Therefore, TPE only draws random initial candidates."""
 
 
 def sampled(
@@ -161,7 +161,7 @@ def sampled(
     whole: frozenset[str],
     by_ratio: frozenset[str],
 ) -> list[dict[str, float]]:
-    """Draw points of a search space with an Optuna sampler.
+    """Draw points from a search space with an Optuna sampler.
 
     Args:
         space: setting -> [low, high], or a list of values.
@@ -172,7 +172,7 @@ def sampled(
         by_ratio: names of settings drawn on a logarithmic scale.
 
     Returns:
-        For each point, setting -> value.
+        For each point, a dict: setting -> value.
 
     Raises:
         ConfigError: the sampler is unknown, or Optuna is not installed.
@@ -217,7 +217,7 @@ def sampled(
 
 
 def _short(value: float, values: Sequence[float]) -> float:
-    """Return a number rounded to four significant digits, but not beyond the range of `values`."""
+    """Return a number rounded to four significant digits, but within the range of `values`."""
     if len(values) != 2 or isinstance(value, int):
         return value
     return min(max(float(f"{value:.4g}"), values[0]), values[1])
@@ -232,14 +232,14 @@ SPACE: dict[str, list[float]] = {
     "reg_lambda": [0.1, 30],
     "colsample_bytree": [0.5, 1.0],
 }
-"""The default search space: common settings of XGBoost and their ranges. min_child_weight is added with a
-range that starts at its value in the terms, because sites set limits for it."""
+"""The default search space: common settings of XGBoost and their ranges. min_child_weight is added
+separately: its range starts at its value in the terms, because sites may require a minimum."""
 TRIALS = 27
 _BY_RATIO = frozenset({"learning_rate", "min_child_weight", "reg_lambda", "reg_alpha", "gamma"})
 """Settings drawn on a logarithmic scale."""
 _WHOLE = frozenset({"max_depth", "max_leaves"})
 _NOT_WHILE_TUNING = ("early_stopping_rounds", "party_metrics")
-"""Settings omitted from the terms of tuning, and from the terms that result from it."""
+"""Settings that are omitted from the terms of a tuning session, and from the terms that result from it."""
 _DIGITS = 3
 
 
@@ -251,8 +251,8 @@ def terms_to_tune(
 ) -> Terms:
     """Return the terms of a tuning session, which trains all candidates in parallel.
 
-    The first candidate has the terms' own settings. If there is no sampler, the others are a Latin hypercube
-    drawn with the terms' seed. Terms that already have candidates are returned unchanged.
+    The first candidate has the terms' own settings. Without a sampler, the others are drawn as a Latin
+    hypercube with the seed in the terms. Terms that already have candidates are returned unchanged.
 
     Args:
         terms: terms for training or tuning.
@@ -298,9 +298,9 @@ def terms_to_tune(
 
 
 def draw(space: Mapping[str, Sequence[float]], number: int, seed: int) -> list[dict[str, float]]:
-    """Draw points of a search space as a Latin hypercube: the range of each setting is divided into as many
+    """Draw points from a search space as a Latin hypercube: the range of each setting is divided into as many
     equal parts as there are points, and each part contains one value. space: setting -> [low, high], or a
-    list of values; number: number of points. Returns setting -> value for each point."""
+    list of values; number: number of points. Returns, for each point, a dict: setting -> value."""
     draws = np.random.default_rng(seed)
     columns = {}
     for name, values in space.items():
@@ -392,8 +392,8 @@ class TaskRequests(ABC):
         on_waiting: OnWaiting | None = None,
         rows: str | None = None,
     ) -> Evaluation:
-        """Evaluate a model on the rows of all parties and wait for the result. The parties are those named in
-        `terms`, or else in the model's terms. `rows` may also be "new", for rows added since the training.
+        """Evaluate a model on the rows of all parties, and wait for the result. The parties are those named
+        in `terms`, or else in the model's terms. `rows` may also be "new", for rows added since the training.
         Other arguments are as for `fedboost.evaluate`."""
         agreed = evaluation_terms(model, terms, by, by_site, threshold, min_count, rows)
         return Evaluation.from_model(*self._result(agreed, wait, on_waiting))
@@ -406,8 +406,8 @@ class TaskRequests(ABC):
         wait: float = 60.0,
         on_waiting: OnWaiting | None = None,
     ) -> Drift:
-        """Compare the rows of all parties with the training rows of a model and wait for the result. Other
-        arguments are as for `fedboost.drift`."""
+        """Compare the rows of all parties with the rows on which a model was trained, and wait for the
+        result. Other arguments are as for `fedboost.drift`."""
         agreed, reference = drift_terms(model, terms, min_count)
         return Drift.held_against(reference, *self._result(agreed, wait, on_waiting))
 
@@ -422,8 +422,8 @@ class TaskRequests(ABC):
 def _simulated(
     terms: Terms, shards: Any, seed: int, nthread: int, site: str | None, by_tables: bool = False
 ) -> tuple[SignedModel, Traffic]:
-    """Run a session in this process and return its signed model and its traffic. by_tables: take the parties
-    from the tables, not from the terms."""
+    """Run a session in this process and return its signed model and its traffic. by_tables: the parties are
+    the tables rather than those in the terms."""
     from fedboost.runtime.local import (
         simulation,
     )  # late, as it is slow and an aggregator's analyst needs none
@@ -467,7 +467,7 @@ def drift(
     nthread: int = 1,
     site: str | None = None,
 ) -> Drift:
-    """Compare the rows of all parties in this process with the training rows of a model.
+    """Compare the rows of all parties in this process with the rows on which a model was trained.
 
     Over the network, use `fedboost drift` or `connect(...).drift(model)`.
 
@@ -505,16 +505,16 @@ def evaluate(
     Args:
         model: a model, or the path of a file from fedboost or XGBoost.
         shards, seed, nthread, site: as for `simulate`.
-        terms: terms that define the columns and parties; required for XGBoost's own files. Without terms,
-            each table is a party. If there are only a few parties, `plain` may be the only protection that
-            allows them.
+        terms: terms that define the columns and parties; required for files written by XGBoost. Without
+            terms, each table is a party. If there are only a few parties, they may be allowed only with the
+            protection `plain`.
         by: categorical features. Results are also reported for each of their levels.
         by_site: also split results by site.
         threshold: probability above which a row is predicted positive.
         min_count: counts of fewer rows than this are hidden (default: as in the terms).
-        rows: "held-out" for rows that were not used to train trees (default if the training held rows out),
-            or "all". Held-out rows are selected again as in the training, so tables and party names must be
-            the same.
+        rows: "held-out" for rows that were not used to train trees (default if rows were held out during
+            training), or "all". Held-out rows are selected again in the same way as for training, so tables
+            and party names must be the same.
 
     Raises:
         ConfigError: an argument is invalid, or a table does not match the terms.
@@ -534,8 +534,8 @@ def tune(
     nthread: int = 1,
     site: str | None = None,
 ) -> Tuning:
-    """Train models with candidate settings in parallel in this process. Candidates that do worst on the
-    validation rows are dropped.
+    """Train models with candidate settings in parallel in this process. The candidates with the worst results
+    on the validation rows are dropped along the way.
 
     Over the network, use `fedboost tune` or `connect(...).tune(terms)`.
 
@@ -544,8 +544,8 @@ def tune(
         shards, seed, nthread, site: as for `simulate`.
         space: setting -> [low, high], or a list of at least three values (default: `tasks.SPACE`).
         trials: number of candidates (default: 27), including the terms' own settings.
-        sampler: an Optuna sampler or its name (requires the extra optuna) to use instead of a Latin
-            hypercube.
+        sampler: an Optuna sampler or its name, to use instead of a Latin hypercube (requires the extra
+            optuna).
 
     Raises:
         ConfigError: an argument is invalid, or a table does not match the terms.
@@ -589,9 +589,9 @@ _ALWAYS_WRITTEN = {"parties", "objective", "rounds", "max_depth", "learning_rate
 def terms_to_toml(
     terms: Terms, comments: Mapping[str, str] = MappingProxyType({}), model: str | None = None
 ) -> str:
-    """Format terms as TOML for an analyst to edit. The result has the most common settings and all settings
-    that were set; columns come last. comments: key -> comment above it; model: path for xgb_model, relative
-    to the file."""
+    """Format terms as TOML for an analyst to edit. The result contains the most common settings and all
+    settings that were set; `columns` comes last. comments: key -> comment above it; model: path for
+    xgb_model, relative to the file."""
     values = terms.model_dump(mode="json")
     values |= {} if model is None else {"xgb_model": model}
     keys = _ALWAYS_WRITTEN | terms.model_dump(exclude_unset=True).keys()

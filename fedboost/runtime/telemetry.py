@@ -1,4 +1,4 @@
-"""A process's log and events, the measurement of traffic and time, and questions to a person at the terminal.
+"""A process's log and events, measurement of traffic and time, and questions to a person at the terminal.
 
 The log is written to standard error, one line per event, with date, time, UTC offset and level. Traffic is
 measured in bytes of complete messages, in both directions.
@@ -96,9 +96,8 @@ Kind = Literal[
     "session failed",
     "left the session",
 ]
-"""Kinds of events. A session that is offered or goes on, or a turn, may have started before this process did.
-A paused session is not running, but has not ended either. "bytes" reports that bytes were received or
-sent."""
+"""Kinds of events. A session that is offered or continued, or a turn, may have started before this process. A
+paused session is not running, but has not ended. "bytes" reports that bytes were received or sent."""
 LINES: dict[Kind, tuple[str, ...]] = {
     "party here": ("party",),
     "party gone": ("party", "reason"),
@@ -116,11 +115,11 @@ WARNINGS = "session failed", "left the session"
 
 
 class Event(NamedTuple):  # created for each message: a frozen dataclass takes five times as long
-    """An event in this process, for its log, metrics and pages. Unused fields keep their defaults.
+    """An event in this process, for the log, metrics and web pages. Unused fields keep their defaults.
 
     Attributes:
         analyst: name, '' if analysts have no keys.
-        turn, round: numbers, starting at 1.
+        turn, round: number of the turn (query) and of the round, starting at 1.
         of: number of rounds in the terms.
         rounds: number of completed rounds.
         metrics: metrics over the rows of all parties.
@@ -187,8 +186,8 @@ class Meter:
     def __init__(
         self, parties: Iterable[str], moved: Callable[..., object] = lambda party, received, sent: None
     ) -> None:
-        """Start measuring. parties: names of the parties; moved: called with the keywords `party`, `received`
-        (bytes received from this party) and `sent` (bytes sent to it)."""
+        """Start measuring. parties: names of the parties; moved: called with the keyword arguments `party`,
+        `received` (bytes received from this party) and `sent` (bytes sent to this party)."""
         self._moved = moved
         self.traffic: dict[str, tuple[int, int]] = dict.fromkeys(parties, (0, 0))
         self.history: list[Row] = []
@@ -205,8 +204,7 @@ class Meter:
         return time.monotonic() - self._start
 
     def rows(self, rounds: "Sequence[Round]") -> list[Row]:
-        """Return one history row for each round that is new, with the seconds and bytes since the previous
-        row."""
+        """Return one history row for each new round, with the seconds and bytes since the previous row."""
         if len(rounds) == len(self.history):
             return []
         new = rounds[len(self.history) :]
@@ -248,7 +246,7 @@ def ask_terminal(question: str, stopped: Callable[[], bool] = lambda: False) -> 
 
 def terminal_ask(text: str, stopped: Callable[[], bool] = lambda: False) -> bool:
     """Show a text at the terminal, ask whether to take part, and return whether the person agrees. Raises
-    Refused like `ask_terminal`."""
+    Refused in the same cases as `ask_terminal`."""
     question = f"\n{text}\nTake part under these terms with the rows of this site? [y/N] "
     return is_yes(ask_terminal(question, stopped))
 

@@ -1,8 +1,8 @@
-"""Logging of a training as an MLflow run (requires the extra mlflow).
+"""Logging of model training as an MLflow run (requires the extra mlflow).
 
 Only data that the analyst already has is logged: settings of the terms, published metrics and the model file.
-It is sent only to the tracking server. If the server fails, the training continues. Messages never contain
-passwords from the server's address.
+The data is sent only to the tracking server. If the server fails, the training continues. Messages never
+contain passwords from the server's address.
 """
 
 import json
@@ -40,8 +40,8 @@ VARIABLES = {
 
 
 class MLflowCallback:
-    """Logs a training as an MLflow run. Use it as a context manager, and call it with each row of the
-    training's history.
+    """Logs the training of a model as an MLflow run. Use it as a context manager, and call it with each row
+    of the training's history.
 
         with fb.MLflowCallback(terms, "http://mlflow.example.org:5000") as log:
             result = fb.simulate(terms, sites, on_round=log)

@@ -32,7 +32,7 @@ _NO_LABEL: dict[str, Any] = {
 
 
 class Schema(UntrustedTable):
-    """Columns that every party's table must have. Features are in this order: numeric, target_means,
+    """Columns that every party's table must have. Features are ordered as follows: numeric, target_means,
     categorical."""
 
     label: Name = Field(
@@ -141,8 +141,8 @@ class Schema(UntrustedTable):
     def held_by(self, party: str, has_labels: bool, by_id: bool) -> "Schema":
         """Return the columns of one party if parties hold different columns.
 
-        has_labels: the party has the labels; its columns are then all columns that no other party holds. The
-        columns of any other party are only its features, and the row ids if `by_id` is true."""
+        has_labels: True if the party has the labels; its columns are then all columns that no other party
+        holds. The columns of any other party are only its features, and the row ids if `by_id` is true."""
         if has_labels:
             elsewhere = {name for names in self.held.values() for name in names}
             own = [name for name in self.features if name not in elsewhere]
@@ -166,7 +166,8 @@ class Schema(UntrustedTable):
 
     @model_serializer(mode="wrap")
     def _without_what_is_not_used(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Omit newer keys that are not used, so that terms without them keep their digest."""
+        """Omit newer keys that are not used, so that the digest of terms without these keys does not
+        change."""
         content: dict[str, Any] = dump(self)
         for name in ("held", "subgroups", "target_means"):
             if not content.get(name):

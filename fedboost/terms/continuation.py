@@ -2,9 +2,9 @@
 numbers in the model.
 
 Guarantees: a model always has the same text, so terms that contain it have the same digest everywhere. The
-analyst, the aggregator and the parties use the same code to check the text against the terms.
-Rejects: a text that `written` did not write, a text that is too long, and a model that does not fit the terms
-(ConfigError that states the difference)."""
+analyst, the aggregator and the parties use the same code to check the text against the terms. Rejects: text
+that `written` did not write, text that is too long, and a model that does not match the terms (the
+ConfigError states the difference)."""
 
 import dataclasses
 import itertools
@@ -36,12 +36,13 @@ TRAINED_UNDER = "fedboost.terms"
 """Attribute with the terms under which the model was trained, as canonical JSON. Stored if a session
 evaluates the model or compares rows with it."""
 FACTS = frozenset({TRAINED_UNDER, "fedboost.attestations", "fedboost.session", "fedboost.request"})
-"""Attributes that are kept in the model if a session evaluates it or compares rows with it. A site needs them
-to find its signature and the held-out rows."""
+"""Attributes that are kept in the model if a session evaluates it or compares rows with it. A site needs
+these attributes to find its signature and the held-out rows."""
 BinEdges = tuple[list[list[float]], list[float]]
 """Bin edges of each numeric feature, and of the score."""
 MEANINGS = ("positive", "classes", "categorical", "base_margin")
-"""Keys of a schema for facts that trees do not contain, such as the meaning of labels and category codes."""
+"""Keys of `columns` for facts that are not stored in the trees, such as the meaning of labels and category
+codes."""
 
 
 def written(
@@ -53,7 +54,7 @@ def written(
     """Return a model as text, to store in the terms.
 
     Args:
-        columns: the columns that the model was trained on, if known.
+        columns: the columns on which the model was trained, if known.
         bins: bin edges from `attached`.
         facts: attributes of the model; only attributes in `FACTS` are kept.
 
@@ -112,8 +113,9 @@ def bins_of(text: str) -> BinEdges:
 
 
 def edges_beside(trained: "Evaluation", cuts: Sequence[Float32]) -> list[Float64]:
-    """Return the bin edges of each numeric feature, float64. Parties sign them together with the trees. The
-    list is empty unless the training stores a reference distribution. cuts: cut points of each feature."""
+    """Return the bin edges of each numeric feature, float64. Parties sign these edges together with the
+    trees. The list is empty unless training stores a reference distribution. cuts: cut points of each
+    feature."""
     return [edges_of(own) for own in cuts] if trained.reference else []
 
 
@@ -136,7 +138,7 @@ def attached(summary: Any, trained: "Evaluation | None", task: Task, source: str
 
     Args:
         summary: the summary that the training reported in addition to the trees.
-        trained: evaluation settings of the training.
+        trained: the `Evaluation` settings with which the model was trained.
         source: name of the model in error messages.
 
     Raises ConfigError if the model has no reference distribution although the task uses it or the parties
@@ -166,8 +168,8 @@ def signed_summary(text: str) -> dict[str, Any]:
 
 
 def check_attached(text: str, task: Task) -> None:
-    """Raise ConfigError if the score's bin edges differ from the bin edges that training produces. Other
-    edges could isolate individual rows."""
+    """Raise ConfigError if the score's bin edges in a model's text differ from the edges that training would
+    produce. Other edges could isolate individual rows."""
     if not task.uses_reference:
         return
     score, booster = np.array(bins_of(text)[1]), read(text)
@@ -192,7 +194,7 @@ def _check_length(text: str) -> None:
 
 @lru_cache(maxsize=8)
 def trained_columns(text: str) -> Mapping[str, Any] | None:
-    """Return the settings in `MEANINGS` that a model was trained with, or None if its text does not contain
+    """Return the settings in `MEANINGS` with which a model was trained, or None if its text does not contain
     them. Raises ConfigError if they are malformed."""
     attribute = json.loads(text)["learner"]["attributes"].get(_COLUMNS)
     try:

@@ -1,4 +1,4 @@
-"""The settings that hide the parties' answers: the protection, and the noise of a session."""
+"""Settings that hide the parties' answers: the protection, and the noise in a session."""
 
 import math
 from collections.abc import Iterator
@@ -63,7 +63,7 @@ class Hiding(Group):
 
     @property
     def row(self) -> Protection:
-        """Entry of the protection in the table of protections."""
+        """The row for this protection in the table of protections."""
         return PROTECTIONS[self.protection]
 
     @property
@@ -87,8 +87,8 @@ class Hiding(Group):
         return self.row.min_signers(self.group(parties))
 
     def faults(self, parties: tuple[str, ...], noise_is_shared: bool, shrinks: bool) -> Iterator[str]:
-        """Yield an error message for each reason why this protection cannot be used. noise_is_shared: each
-        party draws a share of the noise; shrinks: the roster may shrink."""
+        """Yield an error message for each reason why this protection cannot be used. noise_is_shared: True if
+        each party draws a share of the noise; shrinks: True if the roster may shrink."""
         if self.row.hides and parties:
             yield from self._faults_of_among(parties, noise_is_shared)
         yield from self._faults_of_number(parties, shrinks)
@@ -164,14 +164,14 @@ class Hiding(Group):
 
 MIN_EPSILON, MAX_EPSILON = 0.01, 16.0
 MAX_DELTA = 1e-3
-"""Upper limit of delta. Publishing one random row satisfies delta = 1 / rows; tables are assumed to have at
-least 1,000 rows."""
+"""Upper limit of delta. Even publishing one random row would satisfy delta = 1 / rows; tables are assumed to
+have at least 1,000 rows."""
 COUNTING = 0.04
 """Fraction of the total cost that is spent on counts for finding cut points."""
 SUMMING_LEVELS = 0.5
 """Fraction of the total cost that is spent on label sums by level, for target means (decision 0031)."""
 ROWS = 1 << 40
-"""Placeholder for the secret number of rows, larger than the number of rows of any table."""
+"""Placeholder for the secret number of rows; larger than any table."""
 
 TREES_A_FEATURE, HIST_TREES = 4, 10
 """Default number of rounds with noise: per feature for the method `additive`, in total for `hist`."""
@@ -217,9 +217,10 @@ class Release:
     Args:
         what: name of the kind.
         times: number of releases.
-        sensitivity: L2 norm of a row's contribution, in the integer units of the sum.
+        sensitivity: maximum L2 norm of a row's contribution, in the integer units of the sum.
         share: standard deviation of one share of the noise, in the same units.
-        honest: number of shares that no coalition can subtract; these alone must provide enough noise.
+        honest: number of shares that no group of colluding parties can subtract; these alone must provide
+            enough noise.
         drawn: number of shares in a sum."""
 
     what: str
@@ -268,10 +269,10 @@ def plan_of(
     """Plan the releases of a training session.
 
     Args:
-        counted: number of features whose values are counted to find cut points.
-        summed: number of features whose labels are summed by level.
-        about_trees: number of queries about trees, and L2 norm of a row's contribution to an answer in units
-            of `sensitivity`.
+        counted: number of features for which rows are counted by value to find cut points.
+        summed: number of features for which labels are summed by level.
+        about_trees: number of queries about trees, and maximum L2 norm of a row's contribution to an answer,
+            in units of `sensitivity`.
         sensitivity: largest contribution of a row to a gradient sum (1 for gradients of at most 1).
         honest: minimum number of parties that do not collude.
         parties: number of parties with rows."""
@@ -293,7 +294,7 @@ def plan_of(
 
 
 def _shares(noise: Noise, honest: int, parties: int) -> tuple[int, int]:
-    """Return the number of noise shares that alone must provide enough noise, and the number of all shares in
+    """Return the number of shares that must suffice as noise on their own, and the total number of shares in
     a sum."""
     return {"distributed": (honest, parties), "local": (1, parties), "central": (1, 1)}[noise.placement]
 
@@ -306,7 +307,7 @@ def _release(what: str, times: int, sensitivity: float, cost: float, shares: tup
 
 def plan_of_counts(noise: Noise, columns: Schema, loss: Objective, honest: int, parties: int) -> Plan:
     """Plan the releases of a session that describes rows. If numeric values are also counted, each of the two
-    releases gets half the cost."""
+    releases is allotted half the cost."""
     has_classes = loss.xgboost_equivalent.label_kind is LabelKind.CLASS
     shares = _shares(noise, honest, parties)
     cost = accounting.mu_of(noise.epsilon, noise.delta) ** 2

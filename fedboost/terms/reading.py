@@ -1,6 +1,6 @@
 """Base classes of settings that people write, and one-line messages about the first error in them.
 
-Guarantees: the first error becomes a one-line ConfigError that names the key as it is spelt in the file.
+Guarantees: the first error becomes a one-line ConfigError that contains the key as spelt in the file.
 Rejects: unknown keys (suggesting the nearest known one), and text or booleans in place of numbers."""
 
 import difflib
@@ -227,7 +227,8 @@ class UntrustedTable(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _drop_most_unknown(cls, values: Any) -> Any:
-        """Keep only one unknown key: each would be a separate error, but only one is reported."""
+        """Keep only one unknown key, because each would cause a separate error, but only one error is
+        reported."""
         if not isinstance(values, dict) or len(values) <= len(cls.model_fields):
             return values
         known = {name: value for name, value in values.items() if name in cls.model_fields}
@@ -245,7 +246,8 @@ def require_known(value: str, known: Iterable[str], what: str) -> str:
 
 
 def refused(what: str, *settings: tuple[bool, str, str]) -> Iterator[str]:
-    """Yield "`what` with SETTING: REASON" for each (condition, setting, reason) whose condition is true."""
+    """Yield the message "`what` with SETTING: REASON" for each (condition, setting, reason) whose condition
+    is true."""
     yield from (f"{what} with {setting}: {reason}" for is_so, setting, reason in settings if is_so)
 
 
@@ -356,8 +358,8 @@ class Group(Frozen):
         return self._made(self.model_fields_set, values)
 
     def altered(self, settings: Mapping[str, object], without: Collection[str] = ()) -> Self:
-        """Return a copy with these settings, by key, and with defaults for the keys in `without`. Only the
-        new values are validated, each on its own. Raises ValidationError if one is invalid."""
+        """Return a copy with these settings, given by key, and with defaults for the keys in `without`. Only
+        the new values are validated, each separately. Raises ValidationError if one is invalid."""
         read = self.model_validate(settings)
         unset = {name for name, field in type(self).model_fields.items() if (field.alias or name) in without}
         values = {name: getattr(read, name) for name in read.model_fields_set | unset}
@@ -375,7 +377,8 @@ class Flat(Frozen):
     """Keys of the flat table that are always written, in the order that is hashed."""
     OMITTED: ClassVar[tuple[str, ...]] = ()
     """Keys that are written only if used, directly after those in `ORDER`. Keys in neither list come last, in
-    the order of declaration, also only if used. Thus settings without a newer key keep their digest."""
+    the order of declaration, also only if used. Adding a new key therefore does not change the digest of
+    settings without it."""
 
     @classmethod
     @cache
@@ -410,9 +413,9 @@ class Flat(Frozen):
         return {name: group for name, group in groups.items() if group is not None}
 
     def altered(self, settings: Mapping[str, object], without: Collection[str] = ()) -> Self:
-        """Return a copy with these settings, by flat key, and with defaults for the keys in `without`. All
-        these keys must belong to groups. The new combination of settings is checked, but unchanged settings
-        are not parsed again. Raises ConfigError if it is not allowed."""
+        """Return a copy with these settings, given by flat key, and with defaults for the keys in `without`.
+        All these keys must belong to groups. The new combination of settings is checked, but unchanged
+        settings are not parsed again. Raises ConfigError if the combination is not allowed."""
         homes, fields = self._homes(), {name: getattr(self, name) for name in type(self).model_fields}
         for home in dict.fromkeys(homes[key][0] for key in (*settings, *without)):
             own = {key: value for key, value in settings.items() if homes[key][0] == home}

@@ -1,8 +1,8 @@
 """The tasks of sessions (train, evaluate and so on), and the settings of how a session runs: program,
 deadlines, and what happens if a party is lost.
 
-Guarantees: no other module branches on the name of a task. Facts about tasks are looked up here; other layers
-have their own tables, keyed by task name."""
+Guarantees: no other module branches on the name of a task. Facts about tasks are looked up in `TASKS`; other
+layers have their own tables, keyed by task name."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,11 +30,11 @@ class Task:
         trains: the session grows trees.
         makes_model: the result is a model.
         takes_candidates: the terms list tree settings that are tried in parallel.
-        model_is: participle for messages that says what is done with `xgb_model`; '' if the terms take no
+        model_is: participle that says in messages what is done with `xgb_model`; '' if the terms take no
             model.
-        measures: the model must contain facts about its training.
+        measures: the model must contain facts about how it was trained.
         uses_reference: the model must contain its reference distribution.
-        stands_alone: the result can be read without another file.
+        stands_alone: the result can be interpreted without another file.
         counts_values: the session counts rows by the value of each column, including labels and undeclared
             levels.
         reads_labels: the session reads the label columns.
@@ -42,7 +42,7 @@ class Task:
         by_analyst: analysts request such sessions, and sites approve them for named analysts. If false, the
             label holder requests them for its own rows.
         is_protected: answers use the protection of the terms.
-        max_turns: maximum number of queries in a session; None if it depends on trees."""
+        max_turns: maximum number of queries in a session; None if it depends on the trees."""
 
     name: str
     program: str | None
@@ -182,8 +182,9 @@ class Session(Group):
         return self.program == task_of(self.program).program
 
     def faults_of_roster(self, parties: tuple[str, ...], fewest: int, protection: str) -> Iterator[str]:
-        """Yield an error message if the roster of these parties cannot shrink as the settings require.
-        fewest: minimum number of parties in an opened sum."""
+        """Yield an error message if the quorum does not suit these parties, or if the roster (the parties
+        included in the sums) should be able to shrink but cannot. fewest: minimum number of parties in a sum
+        that is opened."""
         if self.quorum is not None and parties and not fewest == self.quorum <= len(parties):
             yield (
                 f"quorum {self.quorum} of {len(parties)} parties is too small: protection {protection} needs "

@@ -28,7 +28,7 @@ _KEPT_TO_DESCRIBE = frozenset(
         *(key for group in (Objective, Hiding) for key in group.file_keys()),
     }
 )
-"""Keys that apply when rows are described; the others are about trees."""
+"""Keys that apply when rows are described; other keys concern trees."""
 
 
 def class_names(terms: Terms) -> tuple[str, ...]:
@@ -56,7 +56,7 @@ def columns_of_levels(
 
 
 def gridded(terms: Terms) -> tuple[str, ...]:
-    """Return the names of the columns whose rows are counted by value: numeric features and, if rows are
+    """Return the names of the columns by whose values rows are counted: numeric features and, if rows are
     described, a numeric label."""
     kind = terms.objective.loss.xgboost_equivalent.label_kind
     counts_label = terms.task.counts_values and kind not in (LabelKind.CLASS, LabelKind.INTERVAL)
@@ -88,7 +88,7 @@ _KEPT_TO_EVALUATE = frozenset(
         *(key for group in (Objective, Hiding) for key in group.file_keys()),
     }
 ) - {"base_score"}
-"""Keys that apply when a model is evaluated; the others are about growing trees."""
+"""Keys that apply when a model is evaluated; other keys concern the growth of trees."""
 _SITES = ("site", "sites", "party", "parties")
 _SHOWN = 8
 """Maximum number of a column's levels that an error message lists."""
@@ -105,8 +105,8 @@ _UNUSED_COLUMNS = ("validation", "row_id", "ranges", "label_range")
 
 @dataclass(frozen=True)
 class LevelRows:
-    """Set of the rows that have one level of a categorical column. place: index of the level, None for rows
-    without a declared level."""
+    """Set of the rows that have one level of a categorical column. place: index of the level, or None for the
+    rows without a declared level."""
 
     column: str
     place: int | None
@@ -132,7 +132,7 @@ def level_sets(terms: Terms) -> dict[str, tuple[LevelRows, ...]]:
 
 
 def sites_of(terms: Terms) -> tuple[str, ...]:
-    """Return the names of the parties whose own rows are also evaluated separately."""
+    """Return the names of the parties whose rows are also evaluated separately."""
     return terms.holders if terms.evaluation.party_metrics else ()
 
 
@@ -185,7 +185,8 @@ def terms_to_evaluate(
 
     Args:
         model: text of the model, as in `xgb_model`.
-        by: names of columns to report results by; "sex=F,M" for a column that the terms do not declare.
+        by: names of columns by which to report results, e.g. "sex", or "sex=F,M" if the terms do not declare
+            the column.
         by_site: sets `party_metrics` if true.
         rows: replaces `evaluate_rows`. The default is the rows held out during training, or all rows if none
             were held out.
@@ -225,7 +226,7 @@ def terms_to_evaluate(
 
 
 def _column_of(given: str, columns: Schema) -> tuple[str, tuple[str, ...]]:
-    """Parse NAME or NAME=LEVEL,... Returns the name of the column to report results by, and the listed
+    """Parse NAME or NAME=LEVEL,... Returns the name of the column by which to report results, and the listed
     levels."""
     name, equals, listed = (given, "", "") if given in columns.levels else given.partition("=")
     levels = tuple(listed.split(",")) if equals else ()
@@ -249,7 +250,7 @@ def _column_of(given: str, columns: Schema) -> tuple[str, tuple[str, ...]]:
 
 def settings_for(terms: Terms, task: Task, **given: object) -> dict[str, Any]:
     """Return the settings of these terms that apply to a task, or all settings if the terms are already for
-    this task. given: settings that replace existing settings; values that are None are ignored."""
+    this task. given: settings that replace those in the terms; None values are ignored."""
     values: dict[str, Any] = terms.model_dump(mode="json", exclude_unset=True)
     if terms.task is not task:
         kept = _KEPT_TO_DESCRIBE if task.counts_values else _KEPT_TO_EVALUATE
@@ -285,7 +286,7 @@ def terms_to_drift(terms: Terms, model: str, min_count: int | None = None) -> Te
 
     Args:
         terms: terms under which the model was trained, or other terms with the same columns.
-        model: text of the model, as in `xgb_model`, with its bins.
+        model: text of the model, as in `xgb_model`, including the bin edges of its reference distribution.
 
     Raises ConfigError if parties hold different columns."""
     if terms.vertical.is_used:

@@ -47,7 +47,7 @@ from fedboost.terms.training import Draws, Evaluation, Histograms, Objective, Tr
 from fedboost.terms.vertical import Blocks, Vertical
 
 MAX_RENEWAL_QUERIES = 3
-"""Maximum number of queries about the residuals in a tree's leaves."""
+"""Maximum number of queries about the residuals in the leaves of one tree."""
 
 
 class Terms(Flat):
@@ -165,7 +165,7 @@ class Terms(Flat):
 
     @property
     def bound(self) -> sensitivity.Bound:
-        """Bound on a row's contribution to noisy sums."""
+        """The bound on a row's contribution to noisy sums."""
         return sensitivity.bound_of(self.objective.loss, self.columns.label_range)
 
     @cached_property
@@ -207,13 +207,14 @@ class Terms(Flat):
 
     @cached_property
     def max_leaves_per_round(self) -> int:
-        """Maximum number of leaves of all trees of a round together."""
+        """Maximum total number of leaves of all trees in a round."""
         deepest: int = 1 << self.trees.max_depth
         return len(self.roots) * min(deepest, self.trees.max_leaves or deepest)
 
     @cached_property
     def earlier(self) -> Booster | None:
-        """The model in `xgb_model`, which the session continues, evaluates or compares with rows, or None."""
+        """The model in `xgb_model` (a model that the session continues, evaluates or compares with rows), or
+        None."""
         return None if self.xgb_model is None else continuation.read(self.xgb_model)
 
     @cached_property
@@ -227,15 +228,15 @@ class Terms(Flat):
 
     @property
     def constant_rounds(self) -> int:
-        """Number of the model's rounds before this session's first tree: the rounds of a continued model, or
-        1 if the initial constant is stored as a tree."""
+        """Number of rounds of the model before this session's first tree: the rounds of the model that is
+        continued, or 1 if the initial constant is stored as a tree."""
         constant = int(self.columns.base_margin is not None)
         return constant if self.earlier is None else len(self.earlier.trees) // len(self.roots)
 
     @property
     def first_tree(self) -> int:
-        """Number of this session's first round in the whole model. Random sampling continues as if all rounds
-        were in one session."""
+        """Number, within the whole model, of the first round of this session. Random sampling continues as if
+        all rounds belonged to one session."""
         return self.constant_rounds - int(self.columns.base_margin is not None)
 
     def rule(self, gradient: Scale, hessian: Scale) -> SplitRule:
@@ -272,7 +273,7 @@ class Terms(Flat):
     @cached_property
     def metrics(self) -> tuple[str, ...]:
         """Names of the metrics of each round: eval_metric, or the objective's default. If there are
-        candidates, each has its own metrics."""
+        candidates, these are metrics of each candidate."""
         own = self.evaluation.eval_metric or (self.objective.loss.default_metric,)
         trials = range(len(self.objective.candidates))
         own = tuple(f"{trial}{OF_TRIAL}{name}" for trial in trials for name in own) or own
@@ -280,7 +281,8 @@ class Terms(Flat):
 
     @cached_property
     def sets(self) -> tuple[str, ...]:
-        """Names of the sets of rows on which metrics are computed. Sets over all parties come first."""
+        """Names of the sets of rows on which metrics are computed. Sets that include all parties come
+        first."""
         if self.noise is not None:
             return ()
         sets = (TRAIN, VALIDATION) if self.validates else (TRAIN,)
@@ -398,14 +400,14 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 KEY = "columns.target_means"
 MAX_ENCRYPTED = 1 << 14
-"""Maximum total number of buckets if sums are encrypted. A key holder decrypts about twenty numbers per
-bucket."""
+"""Maximum total number of buckets for target means if sums are encrypted. A key holder decrypts about twenty
+numbers per bucket."""
 
 
 def slots_of(terms: Terms) -> dict[str, Slots]:
-    """Return a dict: target-mean column -> its slots (buckets and folds). With noise there are no folds: the
-    noise already hides a row's contribution to the mean of its level, and each fold would need its own
-    noise."""
+    """Return a dict: target-means column -> its slots (combinations of bucket and fold). With noise, there
+    are no folds: the noise already hides a row's contribution to the mean of its level, and each fold would
+    need noise of its own."""
     folds = 1 if terms.noise is not None else FOLDS + 1
     return {name: Slots(buckets, folds) for name, buckets in terms.columns.target_means.items()}
 
@@ -444,16 +446,16 @@ TUNED = (
     *("learning_rate", "max_depth", "max_leaves", "min_child_weight", "gamma", "reg_lambda", "reg_alpha"),
     *("max_delta_step", "colsample_bytree", "colsample_bylevel", "colsample_bynode"),
 )
-"""Settings in which candidates may differ. Only the aggregator uses them, so candidates share bins and
-rows."""
+"""Settings in which candidates may differ. Only the aggregator uses these settings, so all candidates share
+the same bins and rows."""
 MAX_COLUMNS_TRIED = 1 << 20
-"""Maximum value of candidates x features. With 256 bins, the histograms of one node per candidate then take 4
-GiB, the default limit of an aggregator."""
+"""Maximum product of the numbers of candidates and features. With 256 bins, the histograms of one node per
+candidate then take 4 GiB, the default limit of an aggregator."""
 SHARES = (0.1, 0.2, 0.4, 0.6)
-"""Fractions of all rounds after which candidates are dropped."""
+"""Points at which candidates are dropped, as fractions of all rounds."""
 KEPT = (2, 3)
-"""Fraction (2/3) of the candidates that continue. A smaller fraction would favour candidates that learn fast
-(decision 0028)."""
+"""Fraction (2/3) of the candidates that continue. A smaller fraction would favour candidates that converge
+fast (decision 0028)."""
 
 
 def stages(terms: Terms) -> dict[int, int]:
@@ -534,8 +536,8 @@ _WHY_NOT = {
 
 
 def _faults_of_noise(terms: Terms) -> Iterator[str]:
-    """Yield an error message for each setting that noise excludes, and for each missing setting that noise
-    needs."""
+    """Yield an error message for each setting that cannot be combined with noise, and for each missing
+    setting that noise requires."""
     noise = terms.noise
     if noise is None:
         if terms.histograms.cut_points == "even":
@@ -570,8 +572,9 @@ def _faults_of_noise(terms: Terms) -> Iterator[str]:
 
 
 def _faults_of_ranges(objective: str, columns: Schema) -> Iterator[str]:
-    """Yield an error message for each missing range that noise needs. Gradients are clipped to the label
-    range, boosting starts from its middle, and cut points lie in the ranges of the columns."""
+    """Yield an error message for each missing range that noise requires. Gradients are clipped to the label's
+    range, boosting starts from the middle of this range, and cut points lie within the ranges of the
+    columns."""
     kind = OBJECTIVES.get(objective)
     if kind is None or kind.sensitivity is None:
         bounds = ((name, kind.sensitivity) for name, kind in OBJECTIVES.items())
@@ -604,8 +607,8 @@ def _faults_of_ranges(objective: str, columns: Schema) -> Iterator[str]:
 
 
 def _model_difference(booster: Booster, terms: Terms) -> str:
-    """Compare what XGBoost stores in the model with the terms. Returns the first difference, or '' if there
-    is none."""
+    """Compare the settings that XGBoost stores in the model with the terms. Returns a description of the
+    first difference, or '' if there is none."""
     if booster.objective != terms.objective.loss.xgboost_equivalent.name:
         return f"its objective is {booster.objective}, but the terms have {terms.objective.name}"
     if booster.loss.outputs != terms.objective.loss.outputs:
@@ -631,8 +634,8 @@ def _model_difference(booster: Booster, terms: Terms) -> str:
 
 
 def _column_difference(booster: Booster, trained: Mapping[str, Any] | None, terms: Terms) -> str:
-    """Compare the meaning of labels, levels and margins in the model and in the terms. Returns the first
-    difference, or '' if there is none."""
+    """Compare the meaning of labels, levels and margins in the model and in the terms. Returns a description
+    of the first difference, or '' if there is none."""
     columns = terms.columns.model_dump(mode="json", include={*continuation.MEANINGS})
     based = columns["base_margin"] is not None
     if (based and not booster.begins_with_a_leaf) or (

@@ -1,7 +1,7 @@
 """Settings of training: objective and its parameters, metrics, trees, histograms, and sampling.
 
 Guarantees: settings that follow from the objective's name, or from an installed package, are filled in. Terms
-that contain them explicitly have the same digest.
+that set them explicitly have the same digest.
 Rejects: unknown objectives (suggesting the nearest known one), and parameters or columns of another
 objective."""
 
@@ -39,9 +39,10 @@ from fedboost.terms.reading import (
 MAX_ROUNDS = 100_000
 MAX_DEPTH = 16
 MAX_ROOTS = 1 << 10
-"""Maximum number of trees per round: for each tree, a party keeps track of which rows are in which leaf."""
+"""Maximum number of trees per round. It is limited because a party stores the leaf of each row for each
+tree."""
 MAX_LEAVES = 1 << 16
-"""Maximum number of leaves of all trees of a round."""
+"""Maximum total number of leaves of all trees in a round."""
 Share = Annotated[float, Field(default=1.0, gt=0, le=1)]
 Penalty = Annotated[float, Field(ge=0)]
 
@@ -217,7 +218,7 @@ class Histograms(Group):
 # ---- Sampling of the rows and features that a tree is trained on ----------------------------------------
 
 MIN_SHARE = 0.05
-"""Minimum fraction of rows that is sampled: a sum over few rows would reveal each of them."""
+"""Minimum fraction of rows that may be sampled, because a sum over few rows would reveal individual rows."""
 
 
 class Draws(Group):
@@ -274,7 +275,8 @@ class Draws(Group):
 
     @property
     def share_drawn(self) -> float:
-        """Expected fraction of the rows that a tree is trained on, each counted once."""
+        """Expected fraction of the rows on which a tree is trained; a row that is sampled several times
+        counts once."""
         return -math.expm1(-self.subsample) if self.sampling_method == "bootstrap" else self.subsample
 
     def _faults(self) -> Iterator[str]:
@@ -293,13 +295,14 @@ _NOT_BUILT = {
     "survival:cox": "a row's gradient depends on all parties' rows that are at risk at its time; use "
     "survival:aft instead"
 }
-"""Objectives of XGBoost whose gradients need other parties' rows -> what to use instead."""
+"""Maps XGBoost objective that is not available -> why, and what to use instead."""
 _FOR_ALL = ("max_delta_step",)
 """Parameters of an objective that also apply to other objectives."""
 
 
 class Objective(Group):
-    """Objective of the model, with its parameters. A parameter that is None has the objective's default."""
+    """Objective of the model, with its parameters. If a parameter is None, the objective's default
+    applies."""
 
     name: str = Field(
         default="binary:logistic",
@@ -406,7 +409,8 @@ class Objective(Group):
 
     @cached_property
     def loss(self) -> objectives.Objective:
-        """The objective's loss function. With candidates, it covers all candidates in parallel."""
+        """The objective's loss function. With candidates, the function computes the losses of all candidates
+        in parallel."""
         if self.name not in OBJECTIVES:
             return registry.objective(self.name, self.params)
         loss = make_objective(self.name, vars(self))
@@ -615,8 +619,8 @@ class Evaluation(Group):
         return self.validation_fraction > 0.0 or columns.validation is not None
 
     def faults_of_metrics(self, objective: Objective, names: tuple[str, ...], sets: int) -> Iterator[str]:
-        """Yield an error message for each metric that does not apply to the objective, and one if there are
-        too many metrics. names: names of the metrics; sets: number of sets of rows."""
+        """Yield an error message for each metric that does not apply to the objective, and an error message
+        if there are too many metrics. names: names of the metrics; sets: number of sets of rows."""
         equivalent = objective.loss.xgboost_equivalent
         with_metrics = objective.loss if objective.name in OBJECTIVES else equivalent
         fitting = metrics_for(with_metrics)
@@ -636,8 +640,8 @@ class Evaluation(Group):
             )
 
     def faults_of_rows(self, columns: Schema) -> Iterator[str]:
-        """Yield an error message if validation rows are chosen in two ways, or if early stopping needs
-        validation rows but there are none."""
+        """Yield an error message if the terms choose validation rows in two ways, or if early stopping needs
+        validation rows and there are none."""
         if columns.validation is not None and self.validation_fraction:
             yield (
                 f"validation_fraction samples validation rows, but column {columns.validation!r} also marks "
@@ -649,9 +653,8 @@ class Evaluation(Group):
             )
 
     def faults_of_counts(self, inexact: Iterable[str]) -> Iterator[str]:
-        """Yield an error message for each setting in `inexact` if a reference distribution is requested,
-        because the distribution needs exact counts. inexact: settings of the terms that prevent exact
-        counts."""
+        """Yield an error message for each setting in `inexact` if a reference distribution, which needs exact
+        counts, is requested. inexact: settings of the terms that prevent exact counts."""
         if self.reference:
             yield from (
                 f"reference = true with {setting}: a reference distribution needs exact counts of all columns"
@@ -660,7 +663,7 @@ class Evaluation(Group):
 
     def faults_of_subgroups(self, columns: Schema) -> Iterator[str]:
         """Yield an error message for each subgroup column that has no declared levels or is listed twice, and
-        one if rows are ranked in groups."""
+        an error message if rows are ranked in groups."""
         for number, name in enumerate(self.subgroups):
             if name not in columns.levels:
                 near, known = nearest(name, columns.levels), ", ".join(columns.levels) or "none"

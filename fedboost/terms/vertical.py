@@ -1,4 +1,4 @@
-"""Settings of sessions in which parties hold different columns of the same rows (vertical terms)."""
+"""Settings for sessions in which parties hold different columns of the same rows (vertical terms)."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -20,18 +20,18 @@ MAX_IDS = 10_000_000
 """Default of max_ids. A party that submits all telephone numbers of a town learns which of these numbers the
 other parties have."""
 MOST_IDS = 14_000_000
-"""Upper limit of max_ids: row numbers for this many ids fit into a 64 MiB message to a party that
-reconnects."""
+"""Upper limit of max_ids: the row numbers for this many ids fit into a 64 MiB message, as sent to a party
+that reconnects."""
 IdForm = Literal["text", "digits", "lower"]
 MAX_ROWS_PER_BIN = 1_000_000
 """Upper limit of min_rows_per_bin. With a higher value, hardly any node could be split."""
 Rows = Literal["common", "label_holder", "in_order"]
 OF_IDS = "min_common_rows", "max_ids", "repeated_ids", "id_form"
-"""Keys that apply only to rows matched by their ids."""
+"""Keys that apply only if rows are matched by their ids."""
 MAX_LABEL_EPSILON = 20.0
 """Upper limit of label_epsilon. With a higher value, noise would change fewer than one label in a million."""
 ID_BYTES = 32
-"""Size in bytes of the id of a model whose parts the parties keep."""
+"""Size in bytes of a model's id, if each party keeps its own part of the model."""
 
 
 class Block(UntrustedTable):
@@ -53,7 +53,7 @@ class Blocks:
     blocks: tuple[Block, ...]
     columns: Schema
     by_id: bool
-    """True if each party has the column with row ids."""
+    """True if each party has the row id column."""
 
     def __len__(self) -> int:
         return len(self.blocks)
@@ -220,8 +220,8 @@ class Vertical(Group):
         return (Block.model_construct(parties=parties, label_holder=self.label_holder),)
 
     def keeps_parts(self, hides_columns: bool) -> bool:
-        """Return True if each party keeps its own part of the model. hides_columns: only the holder of a
-        column knows its cut points, so keeping parts is the default."""
+        """Return True if each party keeps its own part of the model. hides_columns: True if only the holder
+        of a column knows its cut points; keeping parts is then the default."""
         model = self.model or ("parties" if hides_columns else "whole")
         return self.is_used and model == "parties"
 
@@ -290,7 +290,8 @@ class Vertical(Group):
             )
 
     def faults_of_rows(self, columns: Schema) -> Iterator[str]:
-        """Yield an error message unless it is clear how the parties' rows are matched."""
+        """Yield an error message unless the settings define unambiguously how the parties' rows are
+        matched."""
         if self.predicts and not self.aligns:
             yield 'predict_with: rows are matched by their ids, so remove rows = "in_order"'
         if self.aligns and columns.row_id is None:

@@ -42,7 +42,8 @@ from fedboost.wire.codec import MAX_FROM_AGGREGATOR, MAX_TO_AGGREGATOR, WIRE_VER
 
 
 CLIENT_TLS_OPTIONS = [("grpc.ssl_target_name_override", SERVER_NAME)]
-"""TLS options of a client. The server may have any address, but its certificate must be an aggregator's."""
+"""TLS options of a client. The server may have any address, but its certificate must have been issued for an
+aggregator."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ _PATIENCE = 3.0  # seconds that `tls_fault` waits for each answer
 
 
 def server_credentials(bundle: Bundle) -> Any:
-    """Return the TLS credentials of an aggregator. Clients must have a certificate of the consortium; their
-    roles and the deny list are checked later, by `peer_of` and its caller."""
+    """Return the TLS credentials of an aggregator. Clients must have a certificate issued by the consortium;
+    `peer_of` and its caller later check the role and the deny list."""
     pair = (bundle.key, bundle.certificate)
     return grpc.ssl_server_credentials([pair], root_certificates=bundle.roots, require_client_auth=True)
 
@@ -71,7 +72,7 @@ def channel_credentials(bundle: Bundle) -> Any:
 def peer_of(auth_context: Mapping[str, Iterable[bytes]], bundle: Bundle, now: datetime) -> Identified:
     """Return the identity of a call's peer. auth_context: result of gRPC's `auth_context()`; now: time at
     which the peer's certificate must be valid. Raises PeerError if the peer has no certificate or is not
-    admitted."""
+    allowed to connect."""
     leaf = [*auth_context.get("x509_pem_cert", ())]
     if len(leaf) != 1:
         raise PeerError(
@@ -83,9 +84,10 @@ def peer_of(auth_context: Mapping[str, Iterable[bytes]], bundle: Bundle, now: da
 
 
 def tls_fault(address: str, bundle: Bundle) -> TlsFault | None:
-    """Return why TLS with the server at HOST:PORT fails, or None if it works or nothing listens there. gRPC
-    reports most causes only as a lost connection, so this function connects once more with Python's TLS. It
-    blocks for a few seconds at most. Raises ConfigError if the bundle's folder can no longer be read."""
+    """Return why the TLS handshake with the server at HOST:PORT fails, or None if it succeeds or no server
+    listens there. gRPC reports most causes only as a lost connection, so this function connects once more
+    with Python's TLS. It blocks for a few seconds at most. Raises ConfigError if the bundle's folder can no
+    longer be read."""
     ours = bundle.folder / CERTIFICATE
     try:
         now = datetime.now(UTC)
@@ -236,7 +238,8 @@ STATUS: dict[type[FedboostError], grpc.StatusCode] = {
     TreeAborted: grpc.StatusCode.INTERNAL,
     TrainingStopped: grpc.StatusCode.INTERNAL,
 }
-"""Maps error class -> status code. A status code is mapped back to the first class that has it."""
+"""Maps error class -> status code. A received status code is converted to the first class that has this
+code."""
 
 
 def status_of(error: FedboostError) -> grpc.StatusCode:
@@ -244,8 +247,8 @@ def status_of(error: FedboostError) -> grpc.StatusCode:
 
 
 def explained(error: Any, who: str) -> FedboostError:
-    """Return the fedboost error for a failed gRPC call. who: description of the other end, e.g. "the
-    aggregator at HOST:PORT"."""
+    """Return the fedboost error that corresponds to a failed gRPC call. who: description of the other end,
+    e.g. "the aggregator at HOST:PORT"."""
     code, details = error.code(), quoted(error.details() or "")
     cause = str(dict(error.trailing_metadata() or ()).get(CAUSE_KEY, ""))
     for kind, status in STATUS.items():
@@ -281,8 +284,9 @@ def unanswered(address: str, wait: float, fault: TlsFault | None, advice: str) -
 
 
 def dial(address: str, bundle: Bundle | None, over: Any = grpc.aio) -> Any:
-    """Open a gRPC channel to the aggregator. It is for asyncio by default, and for blocking calls if `over`
-    is `grpc`. Without a bundle, the channel is not encrypted and neither end is authenticated."""
+    """Open a gRPC channel to the aggregator. By default, the channel is used with asyncio; if `over` is
+    `grpc`, it is used for blocking calls. Without a bundle, the channel is not encrypted and neither end is
+    authenticated."""
     if bundle is None:
         return over.insecure_channel(address, options=CLIENT_OPTIONS)
     return over.secure_channel(address, channel_credentials(bundle), options=_TLS_OPTIONS)
@@ -311,8 +315,8 @@ def answer_of(
     patience: float,
     on_reached: Callable[[bool], None] = lambda reached: None,
 ) -> bytes:
-    """Call a method that returns a single message, and return that message. Arguments are as for `stream`.
-    Raises a FedboostError if the call fails."""
+    """Call a gRPC method that returns a single message, and return this message. Arguments are as for
+    `stream`. Raises a FedboostError if the call fails."""
     who = f"the aggregator at {address}"
     try:
         for message in stream(method, address, bundle, request, wait, patience, on_reached):
@@ -340,7 +344,7 @@ def stream(
     patience: float | None = None,
     on_reached: Callable[[bool], None] = lambda reached: None,
 ) -> Iterator[bytes]:
-    """Call a method and yield the messages that it returns.
+    """Call a gRPC method and yield the messages that it returns.
 
     Args:
         method: name of the gRPC method, e.g. TRAIN.
@@ -349,8 +353,8 @@ def stream(
         request: the encoded request.
         wait: maximum time in seconds to wait for a connection.
         patience: maximum time in seconds for the call, or None.
-        on_reached: called repeatedly with False while the aggregator does not answer, starting after
-            FIRST_LOOK seconds; called with True before the request is sent.
+        on_reached: called with False repeatedly while the aggregator does not answer, starting after
+            FIRST_LOOK seconds, and with True before the request is sent.
 
     Raises:
         ConfigError: the aggregator cannot be reached.

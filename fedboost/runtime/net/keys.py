@@ -1,11 +1,11 @@
-"""Key folders: the consortium's root, and the bundle of each party, aggregator and analyst.
+"""Key folders: the folder of the consortium's root, and the bundles of parties, aggregators and analysts.
 
 A bundle is a folder with certificate.pem (the member's certificate, then intermediates), key.pem and
 consortium.pem (the trusted roots). An optional denied.txt has one revoked serial number per line, in hex; #
 starts a comment. An existing public-key infrastructure may also create these files.
 
-Guarantees: a bundle returned by `read_bundle` can be used today to connect, accept connections and sign. No
-file is ever overwritten, and no key is ever printed.
+Guarantees: a bundle returned by `read_bundle` can currently be used to connect, accept connections and sign.
+No file is ever overwritten, and no key is ever printed.
 Rejects: private keys that anyone but the owner can read.
 """
 
@@ -58,12 +58,12 @@ _TLS_CURVES = ("secp256r1", "secp384r1")
 
 @dataclass(frozen=True)
 class Bundle:
-    """The identity of a process: its certificate and key, and the roots that it trusts.
+    """The identity of a process: its certificate and key, and the root certificates that it trusts.
 
     Attributes:
         folder: where the bundle was read from.
-        signer: name, role and key.
-        roots, key: PEM.
+        signer: name, role and private key.
+        roots, key: trusted root certificates and private key, PEM.
         denied: serial numbers of revoked certificates.
     """
 
@@ -80,14 +80,14 @@ class Bundle:
 
     @property
     def ends(self) -> datetime:
-        """Earliest time at which one of the bundle's certificates expires."""
+        """Earliest time at which any of the bundle's certificates expires."""
         chain = x509.load_pem_x509_certificates(self.certificate)
         return min(certificate.not_valid_after_utc for certificate in chain)
 
 
 def read_bundle(folder: Path, role: str) -> Bundle:
     """Read the bundle in a folder. role: "party", "aggregator" or "analyst". Raises ConfigError unless the
-    bundle is complete, consistent, valid today and issued for this role."""
+    bundle is complete, consistent, currently valid and issued for this role."""
     check_folder(folder, f"{_A[role]}'s bundle ({CERTIFICATE}, {KEY}, {ROOTS}) from `fedboost keys {role}`")
     if (folder / ROOT_KEY).exists() and not (folder / CERTIFICATE).exists():
         bundles = sorted(path.parent for path in folder.glob(f"*/{CERTIFICATE}"))
@@ -160,8 +160,8 @@ def read_certificates(path: Path) -> tuple[x509.Certificate, ...]:
 
 
 def read_trust(folder: Path) -> tuple[bytes, frozenset[str]]:
-    """Read the roots (PEM) and the deny list of a bundle, but not its key. Raises ConfigError if they cannot
-    be read."""
+    """Read the root certificates (PEM) and the deny list of a bundle, but not its key. Raises ConfigError if
+    they cannot be read."""
     check_folder(folder, f"a bundle, or another folder with a {ROOTS}")
     return to_pem(*read_certificates(folder / ROOTS)), _read_denied(folder / DENIED)
 
@@ -183,8 +183,9 @@ def write_bundle(folder: Path, key: PrivateKey, certificate: x509.Certificate, r
 
 
 def _write_folder(folder: Path, files: Mapping[str, tuple[bytes, int]], refusal: str, parents: bool) -> None:
-    """Write files to a new folder that only its owner can read. files: name -> content and mode; refusal: end
-    of the error message if the folder exists; parents: also create its parent folders."""
+    """Write files to a new folder that only its owner can read. files: maps name -> content and mode;
+    refusal: end of the error message if the folder already exists; parents: also create its parent
+    folders."""
     try:
         folder.mkdir(mode=0o700, parents=parents)
     except FileExistsError:
@@ -202,7 +203,7 @@ def write_root(
     folder: Path, key: PrivateKey, root: x509.Certificate, passphrase: bytes | None = None
 ) -> None:
     """Write the key and certificate of a consortium's root to a folder, which is created if missing.
-    passphrase: encrypts the key. Raises ConfigError if a file exists or cannot be written."""
+    passphrase: if passed, encrypts the key. Raises ConfigError if a file exists or cannot be written."""
     encryption = BestAvailableEncryption(passphrase) if passphrase else NoEncryption()
     with file_errors(folder, "cannot write"):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -289,8 +290,8 @@ def _read_private(path: Path) -> bytes:
 
 
 def write_new(files: Mapping[Path, tuple[bytes, int]]) -> None:
-    """Write all of these files, or none if one of them cannot be written. files: path -> content and mode.
-    Raises ConfigError if one of them exists or cannot be written."""
+    """Write all of these files, or none if one of them cannot be written. files: maps path -> content and
+    mode. Raises ConfigError if a file exists or cannot be written."""
     paths: list[Path] = []
     for path, (data, mode) in files.items():
         try:
@@ -431,8 +432,8 @@ def write_answer(folder: Path, certificate: x509.Certificate, root: x509.Certifi
 
 def accept_answer(folder: Path, answer: Path, now: datetime) -> tuple[Path, Identified]:
     """Store an answer, i.e. a signed certificate and its root, next to the private key of the certificate.
-    folder: parent of the key's folder. Returns the folder and the owner of the bundle. Raises ConfigError if
-    the answer is invalid or does not match the key."""
+    folder: parent of the key's folder. Returns the folder and the owner of the completed bundle. Raises
+    ConfigError if the answer is invalid or does not match the key."""
     if answer.is_file() and b"CERTIFICATE REQUEST" in answer.read_bytes():
         raise ConfigError(
             "keys-answer",

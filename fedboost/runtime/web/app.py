@@ -1,10 +1,10 @@
 """Web applications: a table of routes behind the guard, with login and logout, style, icon and error pages.
 
 Guarantees: a route's access check runs before its handler. If an application has keyed forms, a form is only
-valid with the CSRF token of the login that it was shown to. Handlers that are plain functions run in threads
-of the application, where their results are also rendered. Handlers that are coroutine functions run in the
+valid with the CSRF token of the login to which it was shown. Handlers that are plain functions run in the
+application's threads, where their results are also rendered. Handlers that are coroutine functions run in the
 event loop.
-Raises: Refusal for callers without permission, and for readers with too many requests at a time.
+Raises: Refusal for callers without permission, and for readers with too many simultaneous requests.
 """
 
 import asyncio
@@ -101,8 +101,8 @@ async def own_form(call: Call) -> None:
 
 
 async def officer_form(call: Call) -> None:
-    """Allow officers who send a form from a page shown to their login, and who enter the token of this login
-    again. Raises Refusal for others."""
+    """Allow officers (users who approve or refuse terms) who send a form from a page shown to their login,
+    and who enter its token again. Raises Refusal for others."""
     await own_form(call)
     owner = call.logins.owner(call.form("token"), call.request.scope)
     if owner.role != OFFICER or owner.name != call.caller.name:
@@ -112,7 +112,7 @@ async def officer_form(call: Call) -> None:
 
 async def read_form(request: Request, most: int = MAX_FIELDS) -> Form:
     """Parse the form in a request's body. most: maximum number of fields. Raises Refusal if the body is not a
-    form, or has more fields."""
+    form or has too many fields."""
     try:
         found = parse_qs((await request.body()).decode("latin-1"), max_num_fields=most)
     except ValueError:
@@ -143,13 +143,13 @@ class About:
     Attributes:
         name: used in errors and the log.
         served: event to log when the application starts to serve.
-        event: name of refusals in the log and in metrics.
+        event: name of the event, in the log and in metrics, for a refused request.
         frame: header and navigation of its pages.
         page: function that renders a document as a page.
         policy: content security policy of its pages (default: the guard's).
         readers: roles whose tokens may read (default: all).
         keyed: True if forms contain the CSRF token of the login.
-        at_once: maximum number of a reader's requests in progress or waiting.
+        at_once: maximum number of requests of one reader that are in progress or waiting.
     """
 
     name: str
@@ -201,7 +201,7 @@ class WebApp:
         self._about, self._log, self._readers = about, log, readers
         self._pool = ThreadPoolExecutor(THREADS, "page")
         self._at_once = Counter[str]()
-        """Number of requests in progress, by name of the token's owner."""
+        """Maps name of a token's owner -> number of requests in progress."""
 
         def note(asker: RequestOrigin, refusal: Refusal) -> None:
             peer, end = f"a client from {asker.address}", f"{asker.address}:{asker.port}"
@@ -218,7 +218,7 @@ class WebApp:
         return self._server.url
 
     async def start(self) -> None:
-        """Start to serve, in tasks of the running event loop."""
+        """Start serving, in tasks of the running event loop."""
         await self._server.start()
         self._log.info(self._about.served, address=self.url, readers=self._readers)
 

@@ -1,10 +1,10 @@
-"""The guard in front of a process's web pages: checks host, origin, path, method, size and rate of each
+"""The guard in front of a process's web pages: checks the host, origin, path, method, size and rate of each
 request.
 
 Guarantees: the application only receives requests to this process's own host names, from its own pages or
-from programs, with a plain path and method GET, HEAD or POST. A body is limited in size and must arrive in
-time. Each response has headers that make browsers run only the page's own scripts, never show the page in a
-frame, and store nothing. Every refusal is recorded. If the application raises an exception, the response is
+from programs, with a plain path and the method GET, HEAD or POST. A body is limited in size and must arrive
+in time. Each response has headers that make browsers run only the page's own scripts, never show the page in
+a frame, and store nothing. Every refusal is recorded. If the application raises an exception, the response is
 500, and the exception is logged (rate-limited).
 Rejects: all other requests, with a JSON body `{"error": ...}` or, for browsers, a page.
 """
@@ -101,8 +101,8 @@ def address_in(text: str) -> IPv4Address | IPv6Address | None:
 
 
 def group_of(address: str) -> str:
-    """Return the name of the group in which an address is counted. Text that is not an address is a group of
-    its own."""
+    """Return the name of the group of addresses that share a rate limit with this address. Text that is not
+    an address is a group of its own."""
     known = address_in(address)
     if known is None:
         return address
@@ -180,7 +180,7 @@ class RequestOrigin:
 Note = Callable[[RequestOrigin, Refusal], None]
 """Function that records a refusal."""
 ErrorPage = Callable[[int, str], str]
-"""Function that renders the page of a refusal from its status and reason."""
+"""Function that renders the page for a refusal from its status and reason."""
 
 
 class Guard:
@@ -192,7 +192,7 @@ class Guard:
         note: records each refusal.
         log: structlog logger.
         error_page: renders the page that a browser gets for a refusal.
-        bodies: maps path -> maximum size of a POST body in bytes, where it is more than MAX_BODY.
+        bodies: maps path -> maximum size of a POST body in bytes, for paths where it exceeds MAX_BODY.
     """
 
     def __init__(
@@ -251,7 +251,7 @@ class Guard:
             await self._refuse(scope, refusal, send)
 
     def _failed(self, asker: RequestOrigin, error: Exception) -> None:
-        """Log that a page failed. The rate of such log lines is limited."""
+        """Log that a page failed; the rate of these log lines is limited."""
         if not self._failures.take(time.monotonic()):
             return
         what = quoted(f"{type(error).__name__}: {error}".partition("\n")[0])

@@ -1,8 +1,8 @@
 """Identification of a page's caller: the owner of a token, a logged-in browser, or a client on this machine.
 
 Guarantees: a cookie contains a random login id, never a token. A login ends when its token expires or is
-deleted, when the process ends, and in any case after a few hours. Frequent logins of a user only end that
-user's own earlier logins.
+deleted, when the process ends, and in any case after a few hours. If a user logs in too often, only the
+user's own earlier logins end.
 Raises: Refusal for unidentified callers if identification is required, and for callers with a different role.
 """
 
@@ -40,13 +40,13 @@ from fedboost.terms.reading import Frozen, Name, read_model
 Role = Literal["viewer", "analyst", "officer"]
 TOKEN_BYTES = 32
 TRIES_PER_SECOND, TRIES_SAVED = 0.1, 5.0
-"""Limits for wrong tokens from one address: one per ten seconds, after a burst of five."""
+"""Limits for wrong tokens from one address: one per ten seconds, after an initial burst of five."""
 MAX_TOKENS = 1000
 LONGEST_TOKEN = 128
 
 
 class Token(Frozen):
-    """Entry of a token file. ends: last day on which the token is valid, UTC."""
+    """An entry in a token file. ends: last day on which the token is valid, UTC."""
 
     name: Name
     role: Role
@@ -182,7 +182,7 @@ def add_token(path: Path, name: str, role: Role, days: int) -> tuple[str, date]:
 
 LOGIN_SECONDS = 12 * 3600.0
 MAX_LOGINS = 1024
-"""Maximum number of logins. Beyond it, the user with the most logins loses the oldest of them."""
+"""Maximum number of logins. If it is exceeded, the oldest login of the user with the most logins ends."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ class Logins:
         self._tokens = tokens
         self._secret = secrets.token_bytes(32)
         self._logins: dict[str, tuple[Token, float]] = {}
-        """Maps the hash of a cookie's value to the token and the time when the login ends (monotonic
+        """Maps hash of a cookie's value -> the token, and the time at which the login ends (monotonic
         seconds)."""
 
     def caller(self, scope: Scope) -> Caller:
@@ -247,8 +247,8 @@ class Logins:
         return caller
 
     def log_in(self, token: str, scope: Scope) -> str:
-        """Log in a browser that sent a token, and return the Set-Cookie header. Raises Refusal if the token
-        is not valid."""
+        """Create a login for a browser that sent a token, and return the Set-Cookie header. Raises Refusal if
+        the token is not valid."""
         owner, now = self.owner(token, scope), time.monotonic()
         self._logins = {key: login for key, login in self._logins.items() if login[1] > now}
         value = secrets.token_urlsafe(32)
@@ -271,8 +271,8 @@ class Logins:
         return self._set_cookie("", 0)
 
     def owner(self, token: str, scope: Scope) -> Token:
-        """Return the entry of a token sent with a request. Raises Refusal if the token is not valid or its
-        role may not read."""
+        """Return the token file's entry for a token that was sent with a request. Raises Refusal if the token
+        is not valid or its role may not read."""
         if self._tokens is None:
             raise _unknown("no tokens are set up for this process")
         owner = self._tokens.owner(token.strip(), asker_of(scope).address)

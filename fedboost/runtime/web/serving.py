@@ -26,7 +26,7 @@ from fedboost.runtime.web.guard import App, Note, Refusal, RequestOrigin, group_
 MAX_CONNECTIONS = 320
 """Maximum number of open connections. Each uses a file descriptor, and sessions also need file descriptors.
 Beyond the limit, the oldest connection without a request in progress is closed, so that a client with many
-idle ones cannot lock others out."""
+idle connections cannot lock out others."""
 MAX_OF_ADDRESS = 128
 """Maximum number of open connections per address. All loopback addresses count as one."""
 MAX_HEADER_BYTES = 16 * 1024
@@ -92,7 +92,7 @@ class WebServer:
         return f"{self._scheme}://{self.address}"
 
     async def start(self) -> None:
-        """Start to serve, in tasks of the running event loop."""
+        """Start serving, in tasks of the running event loop."""
         self._task = asyncio.create_task(self._serve(), name=self._what)
         self._sweeper = asyncio.create_task(self._sweep(), name=f"{self._what} sweeper")
         while not self._server.started and not self._task.done():
@@ -193,9 +193,9 @@ class _Client:
 
 
 class _Listener(socket.socket):
-    """Listening socket that limits the number of connections. Beyond the limits, it closes the oldest
-    connection without a request in progress, which may be the new one. note: records each such case; busy:
-    returns the file descriptors of connections with a request in progress."""
+    """Listening socket that limits the number of connections. If a limit is exceeded, it closes the oldest
+    connection without a request in progress, which may be the new one. note: records each connection closed
+    in this way; busy: returns the file descriptors of connections with a request in progress."""
 
     note: Note
     busy: Callable[[], Collection[int]]
@@ -205,7 +205,7 @@ class _Listener(socket.socket):
         self._open: weakref.WeakKeyDictionary[socket.socket, _Client] = weakref.WeakKeyDictionary()
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Accept a connection. If the new connection had to be closed, raises BlockingIOError, as if no
+        """Accept a connection. Raises BlockingIOError if the new connection had to be closed, as if no
         connection had been waiting."""
         opened, address = super().accept()
         group = group_of(address[0])
@@ -265,7 +265,7 @@ def _server(app: App, note: Note, pair: tuple[Path, Path] | None) -> Any:
             super().send_400_response(msg)
 
     class Server(uvicorn.Server):
-        """Server that does not handle signals, so that the process can."""
+        """Server that does not handle signals, so that the process can handle them."""
 
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
