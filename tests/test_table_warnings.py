@@ -114,7 +114,7 @@ def test_sites_that_differ_in_case_alone_are_said_by_each_command(tmp_path, monk
     csv.write_csv(rows().set_column(3, "site", [sites]), "rows.csv")
     drafted = done("terms", "rows.csv", "--label", "y", "--site", "site", "--out", "drafted.toml").err
     assert drafted.startswith(
-        "site: 60 of 180 values differ from another only in whitespace or case: 'North' (60), "
+        "site: 60 of 180 values differ from another value only in whitespace or case: 'North' (60), "
     )
     notice = "\"north \": the names of this site and of site 'North' differ only in whitespace or case"
     assert notice in done("simulate", "alone.toml", "--data", "rows.csv", "--site", "site").err
