@@ -230,7 +230,7 @@ def sign(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Sign without asking.")] = False,
 ) -> None:
-    """Sign a member's certificate request; run it where the root key is kept. Exits with code 1 if you
+    """Sign a member's certificate request, on the machine that has the root key. Exits with code 1 if you
     decline."""
     asked, now = read_request_file(request), datetime.now(UTC)
     root_key, root = _root(folder, passphrase_file)

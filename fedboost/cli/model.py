@@ -171,7 +171,8 @@ def predicted_jointly(
             are used.
         table: the same table, from which the columns in `keep` are copied to the output.
         keep: names of the columns to copy.
-        min_common_rows: minimum number of the rows that each other party must have; None: as in training.
+        min_common_rows: minimum number of the table's rows that each other party must have; None: as in
+            training.
         wait: seconds to wait for the aggregator.
         insecure_loopback: True to connect without keys, on this machine only.
     """

@@ -87,7 +87,7 @@ def train(
     ] = False,
     report: PageFile = None,
     mlflow: Annotated[
-        str | None, typer.Option(metavar="URI", help="Also log the training to this MLflow server.")
+        str | None, typer.Option(metavar="URI", help="Also log the training run to this MLflow server.")
     ] = None,
     force: Force = False,
     json: Json = False,

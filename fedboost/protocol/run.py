@@ -227,7 +227,9 @@ def replay(run: "TrainingRun", terms: Terms, past: tuple[Record, ...]) -> None:
                     )
                 run.enough = True
             case Begun():
-                raise ConfigError("journal-begins-twice", "the journal starts the session twice")
+                raise ConfigError(
+                    "journal-begins-twice", "the journal records the start of the session twice"
+                )
 
 
 def _check_gathered(run: "TrainingRun", terms: Terms, record: AttemptStarted) -> None:

@@ -216,9 +216,9 @@ class ChargedRelease(Part):
 
 
 class SiteBudget(Part):
-    """Privacy budget of a site. epsilon, delta: limit of the budget, if any; datasets: spending by dataset,
-    the current one first; charges: latest charges for releases from the current dataset, most recent first,
-    or None if they were not read."""
+    """Privacy budget of a site. epsilon, delta: limit of the budget, if any; datasets: budget spent on each
+    dataset, the current one first; charges: latest charges for releases from the current dataset, most
+    recent first, or None if they were not read."""
 
     name: str
     max_sessions: int
@@ -229,7 +229,7 @@ class SiteBudget(Part):
 
     @property
     def own(self) -> Spent:
-        """Spending on the site's current dataset."""
+        """Privacy budget spent on the site's current dataset."""
         return next(each for each in self.datasets if each.own)
 
 

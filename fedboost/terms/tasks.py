@@ -56,8 +56,8 @@ def columns_of_levels(
 
 
 def gridded(terms: Terms) -> tuple[str, ...]:
-    """Return the names of the columns by whose values rows are counted: numeric features and, if rows are
-    described, a numeric label."""
+    """Return the names of the columns whose values are counted on a grid: the numeric features and, if the
+    task describes rows, a numeric label."""
     kind = terms.objective.loss.xgboost_equivalent.label_kind
     counts_label = terms.task.counts_values and kind not in (LabelKind.CLASS, LabelKind.INTERVAL)
     return (*terms.columns.numeric, *([terms.columns.label] if counts_label else []))

@@ -133,7 +133,8 @@ def time_of(seconds: int) -> str:
 
 
 def cell(text: str, style: str = "") -> "Text":
-    """Return text as a table cell on one line. rich markup in it has no effect. style: a style of rich."""
+    """Return text as a one-line table cell; `rich` markup in the text is not interpreted. style: name of a
+    `rich` style."""
     return styled(one_line(text), style)
 
 

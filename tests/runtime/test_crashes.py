@@ -229,7 +229,7 @@ def journals(folder, *sessions):
             [Begun("s", AGREED.changed(program="mine:too"), "")],
             "program 'mine:too' is not offered by this aggregator",
         ),
-        ([FIRST, FIRST], "the journal starts the session twice"),
+        ([FIRST, FIRST], "the journal records the start of the session twice"),
         ([FIRST, GATHERED, GATHERED], "attempt 1 with 3 parties is not possible"),
         (
             [FIRST, GATHERED, AttemptStarted(2, ("north", "south"))],

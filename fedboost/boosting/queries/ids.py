@@ -334,8 +334,8 @@ def check_predicted(terms: Terms, rows: int) -> None:
 
 
 def check_batch(terms: Terms) -> None:
-    """Raise Refused if there are fewer rows to predict than each feature holder must have. Otherwise, an
-    answer would reveal which rows a feature holder has."""
+    """Raise Refused if there are fewer rows to predict than `min_common_rows`, the minimum number of them
+    that each feature holder must have. With fewer, an answer would reveal which rows a feature holder has."""
     rows, fewest = terms.vertical.predict_rows or 0, terms.vertical.fewest_common_rows
     if rows < fewest:
         raise Refused(

@@ -221,8 +221,9 @@ def cut(starts: Int64, longest: int) -> tuple[Int64, Int64]:
 
 
 def shares(starts: Int64, number: int) -> list[slice]:
-    """Divide segments into at most `number` consecutive slices, one per thread, with about equal numbers of
-    members."""
+    """Divide segments into at most `number` consecutive slices, one per thread, so that the segments of each
+    slice have about the same total number of members. starts: index of each segment's first member, and the
+    total."""
     edges = np.searchsorted(starts, np.linspace(0, starts[-1], number + 1)[1:-1])
     bounds = [0, *edges.tolist(), starts.size - 1]
     return [slice(a, b) for a, b in pairwise(bounds) if a < b]

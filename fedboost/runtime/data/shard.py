@@ -94,7 +94,7 @@ def ids_of(table: "Table", names: Sequence[str], form: str | None) -> list[bytes
 
 def check_distinct(ids: Sequence[bytes], what: str, instead: str = "") -> None:
     """Raise ConfigError with the number of repeated ids if the ids are not unique. what: name of the ids in
-    the message; instead: alternative to keeping one row per id, for the message."""
+    the message; instead: other advice that the message gives after 'keep one row per id'."""
     if len(set(ids)) == len(ids):
         return
     counts = [count for count in Counter(ids).values() if count > 1]

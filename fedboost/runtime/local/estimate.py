@@ -760,8 +760,8 @@ def over_link(layout: str, own: Estimate, rounds: int, link: Link) -> Layout:
 
 
 def in_one_place(terms: Terms, plain: Estimate, link: Link) -> Layout:
-    """Estimate training after all parties have sent their rows to one machine. plain: estimate for protection
-    `plain`, from which the time of a round is taken."""
+    """Estimate the cost of sending all rows to one machine and training there. plain: estimate for protection
+    `plain`; it supplies the time of a round."""
     values, rounds = len(terms.columns.features) + len(terms.columns.others), terms.trees.rounds
     sent = plain.rows / plain.parties * values * VALUE_BYTES / 1e6
     a_round = plain.seconds_a_round - plain.round_trips * plain.parties * MESSAGE_SECONDS

@@ -275,8 +275,8 @@ class Policy(Frozen):
     def breaches(
         self, terms: Terms, analyst: str = "", party: str = "", signers: "ModelSigners | None" = None
     ) -> Iterator["Breach"]:
-        """Yield a breach for each rule that the terms break, except for the rule that a person must approve.
-        The arguments are those of `permit`."""
+        """Yield a breach for each rule that the terms break, except the one that requires approval by a
+        person. The arguments are those of `permit`."""
         # In the order of refusals, for the first breach. Who takes part comes first: an analyst whom the site
         # does not know is refused before any limit is named. Then the columns, and last the settings.
         yield from filter(None, (_parties(self, terms), _analysts(self, terms, analyst), _tasks(self, terms)))

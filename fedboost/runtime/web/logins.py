@@ -71,8 +71,8 @@ class Tokens:
         self._tokens = read_tokens(path)
 
     def owner(self, offered: str, address: str) -> Token:
-        """Return a token's entry in the token file. offered: the token; address: the client's address, by
-        which failed attempts are limited. Raises Refusal if the token is wrong or expired."""
+        """Return a token's entry in the token file. offered: the token; address: the client's address;
+        failed attempts are limited per address. Raises Refusal if the token is wrong or expired."""
         self.read_again()
         digest = hashlib.sha256(offered[:LONGEST_TOKEN].encode(errors="surrogatepass")).hexdigest()
         found = [token for token in self._tokens if hmac.compare_digest(token.sha256, digest)]
