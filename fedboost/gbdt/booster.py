@@ -396,7 +396,7 @@ class Booster:
         if model.get("tree_info") != [booster.output_of(number) for number in range(len(trees))]:
             raise ConfigError(
                 "model-tree-order",
-                f"the trees in {source} are not in fedboost's order: by round, then by class",
+                f"{source} has trees that are not in fedboost's order: by round, then by class",
             )
         return booster, attributes
 

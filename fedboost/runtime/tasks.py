@@ -363,8 +363,8 @@ class TaskRequests(ABC):
         wait: float = 60.0,
         on_waiting: OnWaiting | None = None,
     ) -> Description:
-        """Describe the rows of all parties and wait for the result. Other arguments are as for
-        `fedboost.describe`."""
+        """Describe the rows of all parties and wait for the result. terms, min_count: as for
+        `fedboost.describe`; wait, on_waiting: as for `Connection.train`."""
         return Description.from_model(*self._result(terms_to_describe(terms, min_count), wait, on_waiting))
 
     def tune(
@@ -376,7 +376,8 @@ class TaskRequests(ABC):
         wait: float = 60.0,
         on_waiting: OnWaiting | None = None,
     ) -> Tuning:
-        """Try candidates in parallel and wait for the result. Other arguments are as for `fedboost.tune`."""
+        """Try candidates in parallel and wait for the result. terms, space, trials, sampler: as for
+        `fedboost.tune`; wait, on_waiting: as for `Connection.train`."""
         agreed = terms_to_tune(terms, space, trials, sampler)
         return Tuning.from_model(*self._result(agreed, wait, on_waiting))
 
