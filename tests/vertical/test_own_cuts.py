@@ -2,7 +2,7 @@
 what is refused, and the model, which is that of pooled rows."""
 
 import dataclasses
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pyarrow as pa
@@ -132,17 +132,26 @@ def found(cuts, encoded):
     return any(cut in message for cut in cuts for message in encoded)
 
 
+def leaked(cuts, encoded):
+    """Whether the same cut is in the messages of two sessions with other keys. Key proofs are so long that
+    one session has any four bytes by chance now and then. encoded: returns the messages of a session."""
+    for session in (trained, trained.__wrapped__):
+        messages = encoded(session()) if cuts else []
+        cuts = [cut for cut in cuts if found([cut], messages)]
+    return bool(cuts)
+
+
 @pytest.mark.parametrize("column", NUMERIC)
 def test_nobody_but_its_holder_is_told_a_cut_point(column):
     hidden, plain, cuts = trained(), trained("plain"), real_cuts()[column]
     holder = next(party for party in PARTIES if column in own_columns(hidden, party))
     assert len(cuts) > 3
     assert found(cuts, asked(plain))
-    assert not found(cuts, asked(hidden))
+    assert not leaked(cuts, asked)
     for party in PARTIES:
         assert found(cuts, told(plain, party)) == (party == holder)
-        assert not found(cuts, told(hidden, party))
-    assert not found(cuts, said(hidden))
+        assert not leaked(cuts, partial(told, party=party))
+    assert not leaked(cuts, said)
     for attest in hidden.said(Attest):
         (party,) = (name for name, message in hidden.sent if message is attest)
         assert not found(cuts, [attest.thresholds]) or party == holder
