@@ -133,9 +133,9 @@ def found(cuts, encoded):
 
 
 def leaked(cuts, encoded):
-    """Whether the same cut is in the messages of two sessions with other keys. Key proofs are so long that
-    one session has any four bytes by chance now and then. encoded: returns the messages of a session."""
-    for session in (trained, trained.__wrapped__):
+    """Whether the same cut is in the messages of three sessions with other keys: a length before a random key
+    has the bytes of a cut in one of some 25. encoded: returns the messages of a session."""
+    for session in (trained, trained.__wrapped__, trained.__wrapped__):
         messages = encoded(session()) if cuts else []
         cuts = [cut for cut in cuts if found([cut], messages)]
     return bool(cuts)
