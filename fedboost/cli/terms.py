@@ -280,8 +280,8 @@ def sign(
         )
     bundle = choose_keys(keys, "analyst", "127.0.0.1:0", insecure_loopback)
     write_atomically(out, signed_model.sign_terms(agreed, bundle), 0o600)
-    signed = "not signed (for an aggregator without keys)"
-    signer = signed if bundle is None else f"signed by analyst {bundle.signer.name!r}"
+    unsigned = "not signed (for an aggregator without keys)"
+    signer = unsigned if bundle is None else f"signed by analyst {bundle.signer.name!r}"
     notice(f"{out}: terms {agreed.digest[:12]}..., {signer}")
 
 

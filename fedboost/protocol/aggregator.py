@@ -752,7 +752,7 @@ class AggregatorSession:
         assert self.current_turn is not None
         run, attendance = self.run, self.attendance
         total = exact = run.pending.from_cells(self.current_turn.open())
-        if self.draw is not None and self.terms.noise is not None:
+        if self.draw is not None:
             total = with_central_noise(run.pending, self.terms, exact, self.draw)
         # The program has ended, and the turn was repeated only for signatures. Central noise is drawn afresh,
         # so a noisy sum differs from the recorded one. It is dropped here, so it is not a second release.

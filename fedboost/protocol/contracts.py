@@ -56,9 +56,9 @@ class Bound:
         """Raise PeerError if the value, or its length, is outside the limits."""
         size = len(value) if hasattr(value, "__len__") else value
         if not self.least <= size <= self.most:
-            least, most = self.least, self.most
-            range_ = f"{least} to {most}" if least else f"at most {most}"
-            allowed = f"{least} or more" if most == math.inf else range_
+            allowed = f"{self.least} to {self.most}" if self.least else f"at most {self.most}"
+            if self.most == math.inf:
+                allowed = f"{self.least} or more"
             raise out_of_bounds(f"the number of {self.what} is {size}; allowed: {allowed}")
 
 

@@ -17,3 +17,9 @@ def raised(kind, *codes, naming=()):
             assert str(value) in str(caught.value)
     finally:
         del caught  # its traceback has this frame: generators in it would stay open
+
+
+def after(name, text):
+    """The rest of a sentence that begins with this name, such as a file's, without a colon after it."""
+    assert text.startswith(str(name)), text
+    return text.removeprefix(str(name)).lstrip(": ")

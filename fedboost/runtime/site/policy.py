@@ -31,7 +31,7 @@ from fedboost.terms.tasks import rows_readable
 from fedboost.terms.terms import Terms, have_folds
 from fedboost.terms.vertical import MAX_IDS, MAX_ROWS_PER_BIN, Rows
 from fedboost.views.approval import APPROVE, columns_by_role, summary
-from fedboost.views.words import delimited, shown
+from fedboost.views.words import counted, delimited, shown
 
 COMMAND = f"{APPROVE} --config party.toml"
 """Command with which a site approves terms that its policy refuses."""
@@ -538,7 +538,7 @@ def _min_rows_per_leaf(policy: Policy, terms: Terms, party: str = "") -> Breach 
         instead = f"set min_child_weight = {limit / (_rows_per_hessian(terms) or 1):.12g}"
         why = (
             f"the terms have min_child_weight = {terms.trees.min_child_weight:g}, which with "
-            f"{terms.objective.name} guarantees {rows} row{'s' * (rows > 1)} in a leaf"
+            f"{terms.objective.name} guarantees {counted(rows, 'row')} in a leaf"
         )
     return Breach("min_rows_per_leaf", str(limit), why, instead, rows)
 
