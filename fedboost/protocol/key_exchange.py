@@ -14,7 +14,7 @@ up to a sum that can be opened. If there are self masks, none is disclosed befor
 these keys have been opened."""
 
 import hashlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -26,7 +26,7 @@ from fedboost.privacy.identity import Identified, Signer, identify, verify
 from fedboost.privacy.packing import RandomBytes
 from fedboost.privacy.pairwise import KEY_BYTES, Group
 from fedboost.privacy.protections import PROTECTIONS
-from fedboost.protocol.messages import Attest, Request
+from fedboost.protocol.messages import Attest, Join, Request
 from fedboost.terms.reading import digest_of
 from fedboost.terms.terms import Terms
 
@@ -90,10 +90,11 @@ class Attempt:
 
 @dataclass(frozen=True)
 class AgreedAttempt:
-    """What the parties of an attempt agree on. session: the attempt's digest, 32 bytes; publics: party -> its
-    X25519 public key."""
+    """What the parties of an attempt agree on. session: the attempt's digest, 32 bytes; roster: the parties,
+    sorted; publics: party -> its X25519 public key, empty if the parties have no credentials."""
 
     session: bytes
+    roster: tuple[str, ...]
     publics: dict[str, bytes]
 
 
@@ -158,15 +159,24 @@ def check_age(asked: Request, now: datetime) -> None:
 def greet(
     credentials: Credentials | None, me: str, attempt: Attempt, public: bytes, draw: RandomBytes
 ) -> bytes:
-    """Return this party's signed greeting with its fresh public keys. The greeting is empty if the party has
-    no credentials, because there is no key to sign with."""
+    """Return this party's signed greeting with its fresh public keys. The greeting contains only the party's
+    name if the party has no credentials, because there is no key to sign with."""
     if credentials is None:
-        return b""
-    nonce = draw(NONCE_BYTES)
-    statement = _greeting(attempt.packed(), me, public, nonce)
-    return packing.pack(
-        me.encode(), public, nonce, credentials.signer.certificate, credentials.signer.sign(statement)
-    )
+        return packing.pack(me.encode())
+    nonce, certificate = draw(NONCE_BYTES), hash_of(credentials.signer.certificate)
+    statement = _greeting(attempt.packed(), me, public, nonce, certificate)
+    return packing.pack(me.encode(), public, nonce, certificate, credentials.signer.sign(statement))
+
+
+def hash_of(certificate: bytes) -> bytes:
+    """Return the SHA-256 hash of a certificate chain, which replaces the chain in a greeting."""
+    return hashlib.sha256(certificate).digest()
+
+
+def digest_of_certificates(hashes: Collection[bytes]) -> bytes:
+    """Return the 32-byte hash of the certificates with these hashes, in any order; empty if there are
+    none."""
+    return hashlib.sha256(b"".join(sorted(hashes))).digest() if hashes else b""
 
 
 def session_digest(attempt: Attempt, greetings: Collection[bytes]) -> bytes:
@@ -187,29 +197,53 @@ def _digest(
 
 
 def meet(
-    credentials: Credentials | None, own: bytes, attempt: Attempt, greetings: tuple[bytes, ...]
+    credentials: Credentials | None,
+    own: bytes,
+    attempt: Attempt,
+    greetings: tuple[bytes, ...],
+    certificates: Mapping[bytes, bytes],
 ) -> AgreedAttempt:
-    """Check all parties' greetings and return what the parties agree on. own: this party's greeting. Raises
-    PeerError for the first invalid greeting, and Refused if the protection needs keys that this site
+    """Check all parties' greetings and return what the parties agree on.
+
+    Args:
+        credentials: this party's credentials, or None.
+        own: this party's greeting.
+        attempt: the attempt.
+        greetings: the greetings of all parties.
+        certificates: hash of a certificate chain -> the chain, for all parties.
+
+    Raises PeerError for the first invalid greeting, and Refused if the protection needs keys that this site
     lacks."""
     session, terms = session_digest(attempt, greetings), attempt.terms
     protection = terms.protection
-    if credentials is None:
-        if protection.hides:
-            raise Refused(
-                "keys-missing",
-                f"protection {terms.hiding.protection} needs this site's keys, but the site has none",
-            )
-        return AgreedAttempt(session, {})
+    if credentials is None and protection.hides:
+        raise Refused(
+            "keys-missing",
+            f"protection {terms.hiding.protection} needs this site's keys, but the site has none",
+        )
     if own not in greetings:
         raise PeerError(
             "introduction-changed", "this party's greeting is missing from the introduction, or was altered"
         )
-    trust = credentials.roots, tuple(sorted(credentials.denied)), credentials.clock()
-    publics = dict(_publics(*trust, protection.name, attempt.packed(), greetings))
-    if not set(publics) <= set(terms.parties) or len(publics) < terms.min_roster:
+    if credentials is None:
+        names, publics = [_name_of(greeting) for greeting in greetings], dict[str, bytes]()
+    else:
+        trust = credentials.roots, tuple(sorted(credentials.denied)), credentials.clock()
+        known = tuple(certificates.items())
+        publics = dict(_publics(*trust, protection.name, attempt.packed(), greetings, known))
+        names = [*publics]
+    roster = tuple(sorted({*names}))
+    if not {*roster} <= {*terms.parties} or not terms.min_roster <= len(roster) == len(names):
         raise PeerError("introduction-incomplete", "the introduced parties do not match the terms")
-    return AgreedAttempt(session, publics)
+    return AgreedAttempt(session, roster, publics)
+
+
+def _name_of(greeting: bytes) -> str:
+    """Return the name in a greeting, whose signature is not checked. Raises PeerError if it has none."""
+    try:
+        return packing.unpack(greeting)[0].decode()
+    except (PeerError, ValueError, IndexError):
+        raise PeerError("greeting-invalid", "a party's greeting is malformed") from None
 
 
 @lru_cache(maxsize=1)
@@ -220,13 +254,15 @@ def _publics(
     protection: str,
     attempt: bytes,
     greetings: tuple[bytes, ...],
+    certificates: tuple[tuple[bytes, bytes], ...],
 ) -> dict[str, bytes]:
     """Return the X25519 key of each party. Raises PeerError unless every greeting is valid, including those
     of parties that share no masks with this one. Cached because all parties of a simulation check the same
     greetings."""
     trust, publics, known = Trust(roots, denied, lambda: now), dict[str, bytes](), set[bytes]()
+    chains = dict(certificates)
     for greeting in greetings:
-        name, greeted = _check(trust, attempt, greeting)
+        name, greeted = _check(trust, attempt, greeting, chains)
         public = PROTECTIONS[protection].agreement_key(greeted)
         if name in publics:
             raise PeerError("party-repeated", f"party {name} was introduced twice")
@@ -237,11 +273,12 @@ def _publics(
     return publics
 
 
-def check_greeting(trust: Trust, attempt: Attempt, party: str, greeting: bytes) -> None:
+def check_greeting(trust: Trust, attempt: Attempt, party: str, join: Join) -> None:
     """Raise PeerError unless the greeting is from this party and the other parties will accept it."""
-    name, public = _check(trust, attempt.packed(), greeting)
-    if name != party:
+    if (name := _name_of(join.greeting)) != party:
         raise PeerError("greeting-party", f"its greeting names party {quoted(name)}")
+    chains = {hash_of(join.certificate): join.certificate}
+    _, public = _check(trust, attempt.packed(), join.greeting, chains)
     terms, protection = attempt.terms, attempt.terms.protection
     needs_key = protection.uses_key_holder or terms.blocks.of(party) is not None
     if needs_key and len(protection.agreement_key(public)) != KEY_BYTES:
@@ -296,13 +333,21 @@ def signed(
     return replace(attest, certificate=signer.certificate, signature=signer.sign(statement))
 
 
-def _check(trust: Trust, attempt: bytes, greeting: bytes) -> tuple[str, bytes]:
+def _check(
+    trust: Trust, attempt: bytes, greeting: bytes, certificates: Mapping[bytes, bytes]
+) -> tuple[str, bytes]:
+    """Return the party's name and public keys in a greeting. certificates: hash -> certificate chain. Raises
+    PeerError if the greeting is invalid."""
     try:
         name, public, nonce, certificate, signature = packing.unpack(greeting)
         party = name.decode()
     except (PeerError, ValueError):
         raise PeerError("greeting-invalid", "a party's greeting is malformed") from None
-    known = identify(certificate, trust.roots, trust.clock(), trust.denied)
+    if certificate not in certificates:
+        raise PeerError(
+            "certificate-not-sent", f"the certificate of party {quoted(party)} was not sent with its greeting"
+        )
+    known = identify(certificates[certificate], trust.roots, trust.clock(), trust.denied)
     if known.name != party or known.role != PARTY:
         raise PeerError(
             "greeting-certificate",
@@ -310,12 +355,12 @@ def _check(trust: Trust, attempt: bytes, greeting: bytes) -> tuple[str, bytes]:
         )
     if len(nonce) != NONCE_BYTES:
         raise PeerError("greeting-nonce-missing", f"the greeting of party {party} has no nonce")
-    verify(known, _greeting(attempt, party, public, nonce), signature)
+    verify(known, _greeting(attempt, party, public, nonce, certificate), signature)
     return party, public
 
 
-def _greeting(attempt: bytes, party: str, public: bytes, nonce: bytes) -> bytes:
-    return packing.pack(b"fedboost/2/hello", attempt, party.encode(), public, nonce)
+def _greeting(attempt: bytes, party: str, public: bytes, nonce: bytes, certificate: bytes) -> bytes:
+    return packing.pack(b"fedboost/3/hello", attempt, party.encode(), public, nonce, certificate)
 
 
 def _requested(wish: bytes, digest: str, nonce: bytes, time: int) -> bytes:

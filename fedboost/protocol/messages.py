@@ -21,6 +21,8 @@ PART_BYTES = 1 << 20
 MAX_GREETING = 512 << 10
 """Maximum size in bytes of a greeting, which is sent to every party. The key holder's greeting also contains
 the key with which sums are encrypted."""
+MAX_CERTIFICATE = 32 << 10
+"""Maximum size in bytes of a party's certificate chain."""
 CONTEXT_BYTES = 32
 """Size in bytes of a report's context, which only the first part contains."""
 SESSION_NAME = Bound(256, "characters in the session name")
@@ -56,31 +58,40 @@ class Offer:
 @dataclass(frozen=True)
 class Join:
     """Accepts an offer: this party's data fit the terms with this digest. greeting: signed name and keys, for
-    the other parties."""
+    the other parties; certificate: the party's certificate, in PEM; known: digest of the certificates that
+    the party has from an earlier attempt (`key_exchange.digest_of_certificates`)."""
 
     session: str
     digest: str
     attempt: int = 1
     greeting: Annotated[bytes, Bound(MAX_GREETING, "bytes in the greeting")] = b""
+    certificate: Annotated[bytes, Bound(MAX_CERTIFICATE, "bytes in the certificate")] = field(
+        default=b"", repr=False
+    )
+    known: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)
 class Introduce:
     """Carries the greetings of all parties in the roster, including the receiver's, and the state of the
-    training run."""
+    training run. certificates: the parties' certificates, unless the receiver knows them."""
 
     greetings: Annotated[tuple[bytes, ...], Bound(MAX_PARTIES, "greetings")]
     state: TrainingState
+    certificates: Annotated[tuple[bytes, ...], Bound(MAX_PARTIES, "certificates")] = field(
+        default=(), repr=False
+    )
 
 
 @dataclass(frozen=True)
 class Ask:
     """Asks the parties of the roster to answer a query. turn: number of the query in the session, starting at
-    1."""
+    1; roster: digest of the parties whose vectors are added, which the introduction named
+    (`digest_of_roster`)."""
 
     turn: int
     attempt: int
-    roster: Parties
+    roster: bytes
     query: Query
 
 
@@ -254,9 +265,15 @@ def next_transcript(before: bytes, query: Query) -> bytes:
     return hashlib.sha256(packing.pack(before, query.digest)).digest()
 
 
-def tag_of(ask: Ask, transcript: bytes) -> Tag:
-    """Return the unique label (`Tag`) under which the answer to a query is sealed."""
-    return Tag(ask.turn, ask.attempt, ask.roster, transcript, ask.query.segments)
+def tag_of(ask: Ask, roster: tuple[str, ...], transcript: bytes) -> Tag:
+    """Return the unique label (`Tag`) under which the answer to a query is sealed. roster: the parties whose
+    vectors are added."""
+    return Tag(ask.turn, ask.attempt, roster, transcript, ask.query.segments)
+
+
+def digest_of_roster(roster: tuple[str, ...]) -> bytes:
+    """Return the SHA-256 hash of the names of these parties, in any order."""
+    return hashlib.sha256(packing.pack(*(party.encode() for party in sorted(roster)))).digest()
 
 
 class Transcripts:

@@ -36,6 +36,7 @@ from fedboost.protocol.messages import (
     Report,
     SessionEnded,
     ToParty,
+    digest_of_roster,
     first_transcript,
     next_transcript,
     tag_of,
@@ -215,7 +216,7 @@ class QueryContext:
 
     Args:
         me: the party's name.
-        attempt, roster: number and roster of the current attempt.
+        attempt, roster: number of the current attempt, and its introduced parties, sorted.
         last: the last query that this process answered, in any attempt.
         state: state of the training run at this party.
         standing: progress of the session as recorded in the site's memory."""
@@ -241,11 +242,10 @@ def check_due(ask: Ask, now: QueryContext) -> None:
             "query-stale-attempt",
             f"the aggregator sent a query of attempt {ask.attempt} during attempt {now.attempt}",
         )
-    last = now.last
-    if last is None or (ask.attempt, ask.roster) != (last.attempt, last.roster):  # else already checked
-        _check_roster(ask.roster, now)
+    if ask.roster != digest_of_roster(now.roster):
+        raise PeerError("roster-unknown", "the roster does not match the introduced parties")
     # Queries before the first split are the same in all sessions, so two rosters would show their difference.
-    if len(ask.roster) < len(terms.parties) and not state.may_lack_parties(ask.query):
+    if len(now.roster) < len(terms.parties) and not state.may_lack_parties(ask.query):
         raise PeerError("roster-lacks-parties", "the roster lacks parties, although no tree has split yet")
     if not _is_due(ask, now):
         asked = {question.turn for question in standing.questions}
@@ -263,7 +263,7 @@ def check_due(ask: Ask, now: QueryContext) -> None:
     if standing.helped is not None:
         stage, helped = standing.helped
         moved = ask.query.stage > stage and state.may_change(ask.query)
-        if helped != tuple(sorted(ask.roster)) and not moved:
+        if helped != now.roster and not moved:
             raise PeerError(
                 "roster-changed",
                 f"the roster changed in turn {ask.turn}, where the difference between two sums would reveal "
@@ -293,14 +293,6 @@ def check_view(told: bytes, seen: bytes) -> None:
         raise PeerError(
             "view-exceeded", "the aggregator sent columns or leaf values that are not for this party"
         )
-
-
-def _check_roster(asked: tuple[str, ...], now: QueryContext) -> None:
-    """Raise PeerError if the roster does not match the terms or the introduced parties."""
-    terms, roster = now.terms, tuple(sorted(asked))
-    strangers = not set(roster) <= set(terms.parties) or (now.roster and roster != now.roster)
-    if strangers or now.me not in roster or not terms.min_roster <= len(set(roster)) == len(roster):
-        raise PeerError("roster-unknown", "the roster does not match the terms or the introduced parties")
 
 
 def _is_due(ask: Ask, now: QueryContext) -> bool:
@@ -411,6 +403,7 @@ class Answer:
     ) -> None:
         """Seal an answer. state: training state before the query."""
         self.ask = ask
+        self._parties = len(tag.roster)
         self.charge: Charge | None = None
         self.size = 0
         self._sealer = sealer
@@ -436,7 +429,7 @@ class Answer:
         there are too many requests, or if there is no encrypted sum to open."""
         if request not in self.helped:
             # One request is for the self mask, and each other for more lost parties than the one before.
-            if len(self.helped) > len(self.ask.roster):
+            if len(self.helped) > self._parties:
                 raise PeerError(
                     "help-excess",
                     f"the aggregator sent too many requests to open the sum of turn {self.ask.turn}",
@@ -540,6 +533,8 @@ class PartySession:
         self._openings = 0
         """Number of sums that this party has opened as key holder."""
         self._attested: Attest | None = None
+        self._certificates: dict[bytes, bytes] = {}
+        """Hash -> certificate chain, of the parties that were introduced last."""
 
     @property
     def phase(self) -> PartyPhase:
@@ -607,7 +602,9 @@ class PartySession:
         context = key_exchange.key_context(now, site.name)
         public = member.protection.key_greeting(self._handshake.public, member.secret, context)
         greeting = key_exchange.greet(site.credentials, site.name, now, public, site.draw)
-        return Join(member.session, member.terms.digest, attempt, greeting)
+        own = site.credentials.signer.certificate if site.credentials else b""
+        known = key_exchange.digest_of_certificates(self._certificates)
+        return Join(member.session, member.terms.digest, attempt, greeting, own, known)
 
     def _introduce(self, meet: Introduce) -> Iterator[FromParty]:
         """Check the greetings, agree on keys, and move to the training state of the other parties."""
@@ -618,7 +615,10 @@ class PartySession:
             )
         member, state = self._member, meet.state
         attempt = member.attempt(self._attempt)
-        met = key_exchange.meet(self._site.credentials, self._joined.greeting, attempt, meet.greetings)
+        if meet.certificates:
+            self._certificates = {key_exchange.hash_of(chain): chain for chain in meet.certificates}
+        greetings = self._joined.greeting, attempt, meet.greetings
+        met = key_exchange.meet(self._site.credentials, *greetings, self._certificates)
         # The claimed state is checked before the attempt is noted and keys are used: against the terms, this
         # party's view, and what the site remembers.
         state.check(member.terms)
@@ -637,7 +637,7 @@ class PartySession:
         handshake, self._handshake, self._attested = self._handshake, None, None
         sealer = _sealer(site, member, handshake, met, public, self._openings)
         ends = first_transcript(met.session, state), sealer, _ends(site, terms, handshake, met, state)
-        self._introduced = Introduced(meet.greetings, tuple(sorted(met.publics)), met.session, *ends)
+        self._introduced = Introduced(meet.greetings, met.roster, met.session, *ends)
         if terms.hides_columns:
             self._introduced.keys = Keys(public, member.secret, site.draw)
         yield from ()
@@ -724,7 +724,7 @@ class PartySession:
         if underway.answered is None:
             return
         self._underway, member = None, self._member
-        tag = tag_of(ask, introduced.transcript)
+        tag = tag_of(ask, introduced.roster, introduced.transcript)
         #     keys replaced, vector sealed -> question, charge, log entry committed -> part 0 leaves
         #
         # A crash before the commit: the answer never existed, and in the next attempt it is computed from the
@@ -767,7 +767,7 @@ class PartySession:
                 if member.terms.session.on_loss == "shrink" and (helped is None or stage >= helped[0]):
                     # A tree that is asked for again does not undo what was opened after it, so stages only
                     # grow.
-                    memory.help(stage, tuple(sorted(ask.roster)))
+                    memory.help(stage, self._introduced.roster)
                 self._record(ask, *member.help_as(size), size)
         yield OpenShare(*label, answer.help(request.request))
 
@@ -802,7 +802,8 @@ class PartySession:
     def _record(
         self, ask: Ask, what: str, cells: int, size: int, charge: Charge | None = None, *hashes: str
     ) -> None:
-        shape = cells, size, self._member.protection.name, ask.roster
+        assert self._introduced is not None
+        shape = cells, size, self._member.protection.name, self._introduced.roster
         about = self._member.first.session, ask.turn, ask.attempt, what
         self._site.record(Release(*about, *shape, charge, *hashes))
 

@@ -19,7 +19,7 @@ from fedboost.fixedpoint import Scale
 from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import Attempt
-from fedboost.protocol.messages import Ask, Leave, Offer, Report
+from fedboost.protocol.messages import Ask, Join, Leave, Offer, Report, digest_of_roster
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Limits
 
@@ -182,7 +182,7 @@ def test_an_answer_that_broke_off_goes_on_with_the_same_sealing(monkeypatch):
         end._member.holder.answer = lambda query, answer=answer, done=answered: (
             done.append(query) or answer(query)
         )
-        ask = Ask(1, 1, liar.terms.parties, RowsQuery())
+        ask = Ask(1, 1, digest_of_roster(liar.terms.parties), RowsQuery())
         replies = end.handle(ask)
         first = [next(replies) for _ in range(broken)]
         again = list(end.handle(ask))
@@ -225,9 +225,10 @@ def test_a_greeting_is_good_for_one_attempt_of_one_session(what):
     site = liar.sites["p0"]
     mine = key_exchange.greet(site.credentials, "p0", attempt, b"k" * 32, site.draw)
     trust = site.credentials
-    key_exchange.check_greeting(trust, attempt, "p0", mine)
+    join = Join("s", liar.terms.digest, 1, mine, trust.signer.certificate)
+    key_exchange.check_greeting(trust, attempt, "p0", join)
     with raised(PeerError, "signature-invalid"):
-        key_exchange.check_greeting(trust, others[what], "p0", mine)
+        key_exchange.check_greeting(trust, others[what], "p0", join)
     assert key_exchange.session_digest(attempt, [mine]) != key_exchange.session_digest(others[what], [mine])
 
 
@@ -241,8 +242,11 @@ def test_two_parties_with_one_key():
         name: key_exchange.greet(sites[name].credentials, name, attempt, key, sites[name].draw)
         for name, key in keys.items()
     }
+    chains = [site.credentials.signer.certificate for site in sites.values()]
+    certificates = {key_exchange.hash_of(chain): chain for chain in chains}
+    told = greetings["p0"], attempt, tuple(greetings.values()), certificates
     with raised(PeerError, "key-repeated"):
-        key_exchange.meet(sites["p0"].credentials, greetings["p0"], attempt, tuple(greetings.values()))
+        key_exchange.meet(sites["p0"].credentials, *told)
 
 
 def test_a_request_is_good_for_one_session():

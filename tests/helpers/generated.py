@@ -222,7 +222,7 @@ from_party = st.one_of(
 to_party = st.one_of(
     st.builds(Offer, words, terms(), u32, requests),
     st.builds(Introduce, st.lists(few_bytes, max_size=3).map(tuple), state),
-    st.builds(Ask, u32, u32, st.lists(words, max_size=3).map(tuple), queries),
+    st.builds(Ask, u32, u32, st.binary(max_size=32), queries),
     relays,
     st.builds(OpenRequest, u32, u32, few_bytes),
     st.builds(Close, u32, u32),

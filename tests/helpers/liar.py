@@ -17,6 +17,7 @@ from fedboost.protocol.messages import (
     Leave,
     Offer,
     OpenRequest,
+    digest_of_roster,
     first_transcript,
     next_transcript,
     tag_of,
@@ -73,8 +74,9 @@ class Liar:
         self.roster = roster or self.terms.parties
         joins = [self.say(p, Offer("s", self.terms, self.attempt))[0] for p in self.roster]
         greetings = tuple(join.greeting for join in joins)
+        certificates = tuple(join.certificate for join in joins if join.certificate)
         for party in self.roster:
-            self.say(party, Introduce(greetings, self.state))
+            self.say(party, Introduce(greetings, self.state, certificates))
         self.digest = session_digest(Attempt("s", self.attempt, self.terms), greetings)
         self.transcript = first_transcript(self.digest, self.state)
 
@@ -82,11 +84,11 @@ class Liar:
         """The sum of a question, or Left."""
         self.turn = turn or self.turn + 1
         self.transcript = next_transcript(self.transcript, query)
-        self.asked = Ask(self.turn, self.attempt, self.roster, query)
+        self.asked = Ask(self.turn, self.attempt, digest_of_roster(self.roster), query)
         self.last_end = next((q for q in query.parts if isinstance(q, EndRoundQuery)), self.last_end)
         group = Group.of(self.terms.parties, self.terms.hiding.colluding)
         setup = AggregatorSetup(group, self.digest, shrinks=self.terms.session.on_loss == "shrink")
-        opener = PROTECTIONS["masked"].opener(tag_of(self.asked, self.transcript), setup)
+        opener = PROTECTIONS["masked"].opener(tag_of(self.asked, self.roster, self.transcript), setup)
         for party in self.roster:
             for report in self.say(party, self.asked):
                 opener.add(party, report.part, report.cells)

@@ -12,9 +12,9 @@ from raised import raised
 
 from fedboost.errors import PeerError, Refused
 from fedboost.privacy import packing
-from fedboost.privacy.identity import Signer, issue, new_root, to_pem
+from fedboost.privacy.identity import Signer, certify, issue, new_root, to_pem
 from fedboost.privacy.pairwise import Handshake
-from fedboost.protocol.key_exchange import NONCE_BYTES, Attempt, Credentials, greet, meet
+from fedboost.protocol.key_exchange import NONCE_BYTES, Attempt, Credentials, greet, hash_of, meet
 from fedboost.terms.terms import Terms
 
 NOW = datetime(2031, 5, 4, 12, 0, tzinfo=UTC)
@@ -56,9 +56,19 @@ def credentials(of, denied=()):
     return Credentials(of, to_pem(OURS[1]), denied, lambda: NOW)
 
 
+CHAINS = {}
+"""Hash of a certificate -> the certificate, of all that came with a greeting."""
+
+
+def sent(certificate):
+    CHAINS[hash_of(certificate)] = certificate
+    return hash_of(certificate)
+
+
 @cache
 def greeting(of, name=None, terms=TERMS, seed=0):
     """What a party with this signer says; fresh keys for each seed."""
+    sent(of.certificate)
     draw = Random(f"{of.name} {seed}").randbytes
     return greet(credentials(of), name or of.name, attempt_of(terms), Handshake(draw).public, draw)
 
@@ -77,7 +87,7 @@ def changed(said, place, value):
 def meeting(said, me="north", own=None, denied=(), terms=TERMS):
     """`me` meets these greetings, having said `own`, or else what is among them under its name."""
     own = said[me] if own is None else own
-    return meet(credentials(signer(me), denied), own, attempt_of(terms), tuple(said.values()))
+    return meet(credentials(signer(me), denied), own, attempt_of(terms), tuple(said.values()), CHAINS)
 
 
 def refused(said, because, **more):
@@ -138,11 +148,18 @@ def test_a_certificate_issued_anew_in_between_is_another_session():
 def test_without_keys_there_is_only_plain():
     plain = terms(protection="plain")
     draw = Random(0).randbytes
-    assert greet(None, "north", attempt_of(plain), Handshake(draw).public, draw) == b""
-    met = meet(None, b"", attempt_of(plain), (b"", b"", b""))
-    assert (len(met.session), met.publics) == (32, {})
+    names = tuple(greet(None, name, attempt_of(plain), Handshake(draw).public, draw) for name in NAMES)
+    met = meet(None, names[0], attempt_of(plain), names, {})
+    assert (len(met.session), met.roster, met.publics) == (32, tuple(sorted(NAMES)), {})
     with raised(Refused, "keys-missing"):
-        meet(None, b"", attempt_of(TERMS), (b"", b"", b""))
+        meet(None, names[0], attempt_of(TERMS), names, {})
+
+
+@pytest.mark.parametrize("south", [(), (b"",), (b"west",), (b"east",), (b"\xff",)])
+def test_without_keys_the_introduced_are_those_of_the_terms(south):
+    names = {name: packing.pack(name.encode()) for name in NAMES} | {"south": packing.pack(*south)}
+    with pytest.raises(PeerError):
+        meet(None, names["north"], attempt_of(terms(protection="plain")), tuple(names.values()), {})
 
 
 # ---- refused --------------------------------------------------------------------------------
@@ -165,6 +182,13 @@ def renewed():
     return Signer("south", "party", to_pem(certificate), key)
 
 
+def again():
+    """South with another certificate for its key."""
+    own = signer("south")
+    other = certify(*OURS, own.key.public_key(), "south", "party", NOW, 9)
+    return Signer("south", "party", to_pem(other), own.key)
+
+
 def of_another_message():
     """What South signed for something else."""
     name, public, nonce, *_ = packing.unpack(greetings()["south"])
@@ -180,6 +204,8 @@ def expired():
 WRONG = "the signature of 'south' is invalid"
 NONE = "a party's greeting is malformed"
 NO_CERTIFICATE = "the presented bytes are not an X.509 certificate"
+NOT_SENT = "the certificate of party south was not sent with its greeting"
+HALF = b"-----BEGIN CERTIFICATE-----\n"
 SHOWED = "party south presented the certificate of"
 SOUTHS = {
     "a stranger, of this consortium and not of these terms": (lambda: greeting(signer("west")), NOT_THOSE),
@@ -208,7 +234,7 @@ SOUTHS = {
         lambda: changed(greetings()["east"], NAME, b"south"),
         f"{SHOWED} party east",
     ),
-    "the certificate of a new key": (lambda: southern({CERTIFICATE: renewed().der}), WRONG),
+    "the certificate of a new key": (lambda: southern({CERTIFICATE: sent(renewed().certificate)}), WRONG),
     "what South said of other terms": (lambda: greeting(signer("south"), terms=terms(rounds=7)), WRONG),
     "a signature of another message": (lambda: southern({SIGNATURE: of_another_message()}), WRONG),
     "another nonce": (lambda: southern({NONCE: bytes(NONCE_BYTES)}), WRONG),
@@ -218,9 +244,11 @@ SOUTHS = {
     "a name that is no text": (lambda: southern({NAME: b"\xff"}), NONE),
     "an aggregator": (lambda: greeting(signer("south", "aggregator")), f"{SHOWED} aggregator south"),
     "an analyst": (lambda: greeting(signer("south", "analyst")), f"{SHOWED} analyst south"),
-    "no certificate": (lambda: southern({CERTIFICATE: b""}), NO_CERTIFICATE),
-    "a name for a certificate": (lambda: southern({CERTIFICATE: b"south"}), NO_CERTIFICATE),
-    "half a certificate": (lambda: southern({CERTIFICATE: b"-----BEGIN CERTIFICATE-----\n"}), NO_CERTIFICATE),
+    "no certificate": (lambda: southern({CERTIFICATE: b""}), NOT_SENT),
+    "a certificate that was not sent": (lambda: southern({CERTIFICATE: bytes(32)}), NOT_SENT),
+    "another certificate of its own key": (lambda: southern({CERTIFICATE: sent(again().certificate)}), WRONG),
+    "a name for a certificate": (lambda: southern({CERTIFICATE: sent(b"south")}), NO_CERTIFICATE),
+    "half a certificate": (lambda: southern({CERTIFICATE: sent(HALF)}), NO_CERTIFICATE),
     "an expired certificate": (
         lambda: greeting(expired()),
         "the certificate of 'south' expired on 2031-05-04 00:00 UTC",
@@ -293,4 +321,4 @@ def test_ones_own_certificate_is_held_to_the_same():
     """A party whose own certificate ran out during a long wait sees it, not only the others."""
     said, late = greetings(), replace(credentials(signer("north")), clock=lambda: NOW + 10.5 * DAY)
     with raised(PeerError, "certificate-untrusted"):
-        meet(late, said["north"], attempt_of(TERMS), tuple(said.values()))
+        meet(late, said["north"], attempt_of(TERMS), tuple(said.values()), CHAINS)

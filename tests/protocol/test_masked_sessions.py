@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from inprocess import model_of, randomly, shard_of, sites_of, terms_of
 
+from fedboost.boosting.queries.ids import IdCountQuery
 from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.boosting.state import INITIAL_STATE, BoostingState
 from fedboost.gbdt.booster import Booster
@@ -22,6 +23,7 @@ from fedboost.protocol.messages import (
     Leave,
     OpenRequest,
     Report,
+    digest_of_roster,
 )
 from fedboost.protocol.party import PartySession
 
@@ -207,21 +209,54 @@ def test_another_key_in_the_place_of_a_partys():
     strangers = Played(3)
     strangers.play()
     foreign = strangers.session.introduction.greetings["p0"]
-    swap = changing(Introduce, lambda m: Introduce((foreign, *m.greetings[1:]), m.state))
+    alien = strangers._sites["p0"].credentials.signer.certificate
+    swapped = {"greetings": foreign, "certificates": alien}
+
+    def swaps(message):
+        fields = {name: (value, *getattr(message, name)[1:]) for name, value in swapped.items()}
+        return dataclasses.replace(message, **fields)
+
+    swap = changing(Introduce, swaps)
     assert sums_until_one_leaves(Played(3, swap), "issued by another consortium") == []
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_certificates_travel_once_a_session(restarted):
+    """In a further attempt only to a party that was started anew."""
+    told = []
+
+    def notes(party, message):
+        if isinstance(message, Introduce):
+            told.append((party, len(message.certificates), sum(map(len, message.greetings))))
+        return [message]
+
+    played = Played(3, notes)
+    played.play(after_report(1, "p1"))
+    played.back("p1", restarted)
+    assert played.session.phase == "done"
+    first, again = dict.fromkeys(played.terms.parties, 3), dict.fromkeys(played.terms.parties, 0)
+    assert {party: certificates for party, certificates, _ in told[:3]} == first
+    assert {party: certificates for party, certificates, _ in told[3:]} == again | {"p1": 3 * restarted}
+    assert max(size for *_, size in told) < 3 * 250
+
+
+def test_a_certificate_that_a_party_knows_no_longer_is_missed():
+    """An aggregator that lies says nothing of a party's certificate, in the first attempt."""
+    bare = changing(Introduce, lambda m: dataclasses.replace(m, certificates=()))
+    assert sums_until_one_leaves(Played(3, bare), "was not sent with its greeting") == []
 
 
 LIES = {
     "a party less in the introduction": (
-        changing(Introduce, lambda m: Introduce(m.greetings[:2], m.state)),
+        changing(Introduce, lambda m: dataclasses.replace(m, greetings=m.greetings[:2])),
         "introduced parties do not match",
     ),
     "a sum over fewer parties": (
-        changing(Ask, lambda m: dataclasses.replace(m, roster=m.roster[:2])),
-        "roster does not match the terms",
+        changing(Ask, lambda m: dataclasses.replace(m, roster=digest_of_roster(("p0", "p1")))),
+        "roster does not match the introduced parties",
     ),
     "where the session stands, to a party that knows better": (
-        changing(Introduce, lambda m: Introduce(m.greetings, BoostingState(grids=1)), only=["p1"]),
+        changing(Introduce, lambda m: dataclasses.replace(m, state=BoostingState(grids=1)), only=["p1"]),
         "a state that contradicts this site's earlier answers",
     ),
     "a question of another attempt": (
@@ -240,7 +275,7 @@ def test_no_sum_opens_where_the_aggregator_lies(lie):
 def test_different_stories_to_different_parties_open_nothing():
     """One that was restarted is told that the session stands elsewhere: its site remembers, and no mask is
     given away."""
-    other = changing(Introduce, lambda m: Introduce(m.greetings, BoostingState(grids=1)), only=["p1"])
+    other = changing(Introduce, lambda m: dataclasses.replace(m, state=BoostingState(grids=1)), only=["p1"])
     played = Played(3)
     played.play(after_report(1, "p1"))
     played._change = other
@@ -276,8 +311,8 @@ def test_a_question_asked_again_gets_the_same_bytes():
 
 def test_another_question_in_a_turn_that_was_answered():
     def another(party, message):
-        twice = isinstance(message, Ask) and party == "p1"
-        return [message, dataclasses.replace(message, roster=message.roster[::-1])] if twice else [message]
+        twice = isinstance(message, Ask) and party == "p1" and message.turn == 1
+        return [message, dataclasses.replace(message, query=IdCountQuery(3))] if twice else [message]
 
     played = Played(3, another)
     played.play()

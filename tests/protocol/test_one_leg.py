@@ -19,7 +19,16 @@ from fedboost.errors import ConfigError
 from fedboost.privacy import ends, packing, pairwise
 from fedboost.privacy.pairwise import Group, Handshake, PairMasks, Stream
 from fedboost.protocol.contracts import Several
-from fedboost.protocol.messages import Ask, Introduce, Leave, Offer, OpenRequest, OpenShare, Report
+from fedboost.protocol.messages import (
+    Ask,
+    Introduce,
+    Leave,
+    Offer,
+    OpenRequest,
+    OpenShare,
+    Report,
+    digest_of_roster,
+)
 from fedboost.protocol.party import PartySession
 from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.store import make_file
@@ -177,8 +186,8 @@ def test_c1_every_other_roster_is_refused(on_loss):
     for roster in ((p0, p1, p2), (p0, p1, p2, p2), (p0, p1, p2, p3, p3), (p0, p1, p2, p3, "p4")):
         liar = Liar(on_loss=on_loss)
         liar.gather()
-        with pytest.raises(Left, match=r"^the roster does not match the terms or the introduced parties$"):
-            liar.say(p0, Ask(1, 1, roster, RowsQuery()))
+        with pytest.raises(Left, match=r"^the roster does not match the introduced parties$"):
+            liar.say(p0, Ask(1, 1, digest_of_roster(roster), RowsQuery()))
     liar = Liar(on_loss=on_loss)
     with pytest.raises(Left, match="the introduced parties do not match the terms"):
         liar.gather(roster=(p0, p1, p2))
@@ -244,21 +253,21 @@ def test_c5_keys_and_masks_are_dropped(how, alive, monkeypatch):
     liar.gather()
     end = liar.ends["p0"]
     liar.ends = {"p0": end}
-    next(end.handle(Ask(1, 1, liar.terms.parties, RowsQuery())))
+    next(end.handle(Ask(1, 1, digest_of_roster(liar.terms.parties), RowsQuery())))
     assert alive() == {PairMasks: 1, Stream: 3}
     if how == "hang up":
         end.hang_up()
     elif how == "another attempt":
         liar.say("p0", Offer("s", liar.terms, 2))
     else:
-        list(end.handle(Ask(7, 1, liar.terms.parties, RowsQuery())))
+        list(end.handle(Ask(7, 1, digest_of_roster(liar.terms.parties), RowsQuery())))
     assert alive() == ({Handshake: 1} if how == "another attempt" else {})
 
 
 def test_c5_a_restarted_party_cannot_answer_in_the_old_attempt():
     liar = Liar()
     liar.gather()
-    ask = Ask(1, 1, liar.terms.parties, RowsQuery())
+    ask = Ask(1, 1, digest_of_roster(liar.terms.parties), RowsQuery())
     liar.say("p0", ask)
     for first in (Offer("s", liar.terms, 1), ask):
         end = PartySession(liar.sites["p0"])
@@ -271,7 +280,7 @@ def test_a_party_that_was_cut_off_does_not_answer_in_that_attempt():
     liar.gather()
     liar.ends["p0"].hang_up()
     with pytest.raises(Left, match=r"a query before the introduction$"):
-        liar.say("p0", Ask(1, 1, liar.terms.parties, RowsQuery()))
+        liar.say("p0", Ask(1, 1, digest_of_roster(liar.terms.parties), RowsQuery()))
 
 
 def test_a_session_goes_on_in_another_attempt_after_a_party_was_cut_off():
@@ -296,8 +305,9 @@ def test_c8_streams_are_of_one_attempt_of_one_session_under_one_set_of_terms(cha
         for attempt in (1, 2) if other and change == "attempt" else (1,):
             joins = [liar.say(p, Offer(name, liar.terms, attempt))[0] for p in liar.terms.parties]
             for party in liar.terms.parties:
-                liar.say(party, Introduce(tuple(join.greeting for join in joins), liar.state))
-        (report,) = liar.say("p0", Ask(1, attempt, liar.terms.parties, RowsQuery()))
+                greetings, certificates = zip(*((j.greeting, j.certificate) for j in joins), strict=True)
+                liar.say(party, Introduce(greetings, liar.state, certificates))
+        (report,) = liar.say("p0", Ask(1, attempt, digest_of_roster(liar.terms.parties), RowsQuery()))
         seen.append(report)
     one, two = (np.frombuffer(report.cells, np.uint8) for report in seen)
     assert seen[0].ctx != seen[1].ctx
@@ -323,7 +333,7 @@ def test_c12_a_party_answers_in_no_attempt_but_the_last():
     liar.gather()
     for attempt in (1, 3):
         with pytest.raises(Left, match=f"a query of attempt {attempt} during attempt 2$"):
-            liar.say(f"p{attempt}", Ask(1, attempt, liar.terms.parties, RowsQuery()))
+            liar.say(f"p{attempt}", Ask(1, attempt, digest_of_roster(liar.terms.parties), RowsQuery()))
 
 
 @pytest.mark.parametrize("late", [1, 2, 3])

@@ -35,6 +35,7 @@ from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import CutPoints, Grids
 from fedboost.holders.columns import holder_for
 from fedboost.holders.shard import Shard
+from fedboost.privacy import packing
 from fedboost.privacy.packing import chunks_of
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.key_exchange import Attempt, session_digest
@@ -52,6 +53,7 @@ from fedboost.protocol.messages import (
     OpenShare,
     Report,
     SessionEnded,
+    digest_of_roster,
     first_transcript,
     next_transcript,
     tag_of,
@@ -158,7 +160,7 @@ class Aggregator:
                 return Join(rest[0] if rest else "s", terms.digest, self._attempt(values))
             case "Report":
                 part, query = int(values.get("part", 0)), self._asked[-1] if self._asked else RowsQuery()
-                tag = tag_of(Ask(0, 0, (), query), b"")
+                tag = tag_of(Ask(0, 0, b"", query), (), b"")
                 place = tag.chunks[part] if part < len(tag.chunks) else chunks_of(())[0]
                 cells = np.zeros(place.cells, np.int64)
                 cells[:1] = int(values.get("first", 0))
@@ -231,7 +233,8 @@ class OneParty:
         lines = [f"> {shown(message)}" for message in messages]
         for message in messages:
             if isinstance(message, Join):
-                assert message == Join("s", self._admitted.digest, self._attempt)
+                greeting = packing.pack(self._session._site.name.encode())
+                assert message == Join("s", self._admitted.digest, self._attempt, greeting)
         if self._session.ended != self._ended:
             self._ended = self._session.ended
             lines.append(f"= ended: {self._ended or 'done'}")
@@ -246,7 +249,8 @@ class OneParty:
                 self._attempt = attempt
                 return Offer("s", self._admitted, attempt)
             case "Introduce":
-                return Introduce((b"", b""), INITIAL_STATE)
+                names = self._admitted.parties
+                return Introduce(tuple(packing.pack(name.encode()) for name in names), INITIAL_STATE)
             case "OpenRequest":
                 return OpenRequest(int(values["turn"]), attempt, b"")
             case "Close":
@@ -270,7 +274,7 @@ class OneParty:
                         query = dataclasses.replace(query, values=((0, float(value)),))
                     else:
                         query = dataclasses.replace(query, **{key: int(value)})
-                return Ask(turn, attempt, self._admitted.parties, query)
+                return Ask(turn, attempt, digest_of_roster(self._admitted.parties), query)
             case "SessionEnded":
                 return SessionEnded(text.removeprefix("SessionEnded").strip())
         raise AssertionError(f"no such message: {text}")

@@ -304,12 +304,12 @@ def test_what_is_asked_of_the_memory_of_the_aggregator_is_the_sum():
 
 @pytest.mark.parametrize("parts", [(END, ROOT), (RowsQuery(), QuantileQuery(9, Grids.first(1))), (END,) * 4])
 def test_they_travel_as_they_are(parts):
-    ask = Ask(3, 1, ("p0",), Several(parts))
+    ask = Ask(3, 1, b"", Several(parts))
     assert decode_to_party(encode_to_party(ask)).query.digest == Several(parts).digest
 
 
 def test_more_than_there_can_be_are_no_message():
-    ask = Ask(3, 1, ("p0",), Several((END,) * (MAX_QUERIES + 1)))
+    ask = Ask(3, 1, b"", Several((END,) * (MAX_QUERIES + 1)))
     with pytest.raises(PeerError, match="further queries"):
         decode_to_party(encode_to_party(ask))
     empty = pb.ToParty(ask=pb.Ask(turn=1, rows=pb.RowsQuery(), then=[pb.Ask()]))

@@ -153,9 +153,7 @@ def test_places_at_which_the_parties_have_other_ids_are_found_out(same):
 @pytest.mark.parametrize("again", [b"a list", b"another"])
 def test_a_list_that_is_relayed_again_is_the_one_before(again):
     first, second = (hashlib.sha256(content).digest() for content in (b"a list", again))
-    underway = PendingAnswer(
-        Ask(2, 2, ("bank", "telco"), AlignQuery((1, 1))), INITIAL_STATE, iter(()), None, 0
-    )
+    underway = PendingAnswer(Ask(2, 2, b"", AlignQuery((1, 1))), INITIAL_STATE, iter(()), None, 0)
     underway.question = Question(2, bytes(32), False, NOWHERE, NOWHERE, (first,))
     receive = Receive("blinded row ids", "telco", 32, once=True)
     if again == b"a list":

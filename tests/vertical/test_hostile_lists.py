@@ -16,7 +16,7 @@ from fedboost.privacy.pairwise import sealed_size
 from fedboost.privacy.points import POINT_BYTES, PRIME, TOKEN_WORDS
 from fedboost.protocol import relaying
 from fedboost.protocol.contracts import Send
-from fedboost.protocol.messages import Ask, Relay, Report
+from fedboost.protocol.messages import Ask, Relay, Report, digest_of_roster
 from fedboost.terms.vertical import MOST_IDS
 from fedboost.wire.codec import MAX_FROM_AGGREGATOR
 from fedboost.wire.messages import encode_to_party
@@ -229,7 +229,7 @@ def test_more_ids_than_a_session_can_match_are_one_line():
 def test_places_of_as_many_rows_as_there_can_be_fit_in_a_message():
     """And an eighth of it is left for all else that a party is told when it comes back."""
     query = PlacesQuery(MOST_IDS, (MOST_IDS, 0), np.arange(MOST_IDS))
-    message = encode_to_party(Ask(PLACES, 1, ("bank", "telco"), query))
+    message = encode_to_party(Ask(PLACES, 1, digest_of_roster(("bank", "telco")), query))
     assert len(message) < MAX_FROM_AGGREGATOR * 7 / 8
     with pytest.raises(fb.ConfigError, match="max_ids"):
         matching(max_ids=MOST_IDS + 1)

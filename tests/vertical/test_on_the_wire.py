@@ -217,7 +217,7 @@ def test_a_feature_holder_does_not_open_a_row_set_of_the_last_splits():
             relays = apart.ends[other]._introduced.relays
             for sender, secret in relays.keys.items():
                 for number in range(1, 5):
-                    context = relays._context(Ask(message.turn, 1, (), None), number, "which rows go left")
+                    context = relays._context(Ask(message.turn, 1, b"", None), number, "which rows go left")
                     for receiver in (other, "bank"):
                         with raised(PeerError, "relay-not-authentic"):
                             open_sealed(message.content, sender, receiver, secret, context)
@@ -240,7 +240,7 @@ def test_a_feature_holder_does_not_forge_one():
     def forged(message):
         other = {"telco": "shop", "shop": "telco"}[message.sender]
         relays = apart.ends[other]._introduced.relays
-        context = relays._context(Ask(message.turn, 1, (), None), message.number, "which rows go left")
+        context = relays._context(Ask(message.turn, 1, b"", None), message.number, "which rows go left")
         keys = {"bank": relays.keys["bank"]}
         content = pairwise.seal(bytes(8), message.sender, keys, context, relays.draw)
         assert len(content) == len(message.content) == sealed_size(8, ["bank"])

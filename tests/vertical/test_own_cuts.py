@@ -117,7 +117,7 @@ def told(apart, party):
 
 def asked(apart):
     """All that the aggregator asks."""
-    return [encode_to_party(Ask(1, 1, PARTIES, query)) for query in apart.queries]
+    return [encode_to_party(Ask(1, 1, b"", query)) for query in apart.queries]
 
 
 def said(apart):

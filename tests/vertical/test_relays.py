@@ -87,7 +87,7 @@ def test_parts_in_order_are_taken_and_a_repeated_one_once():
 
 # ---- an answer under way --------------------------------------------------------------------------------
 
-ASK = Ask(5, 2, ("bank", "telco"), None)
+ASK = Ask(5, 2, b"", None)
 SECRET = b"k" * 32
 
 

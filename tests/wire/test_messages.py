@@ -71,17 +71,20 @@ def test_what_an_analyst_submits_comes_back(submitted, wish, request):
     assert decode_train_request(data) == (submitted.canonical(), wish, request)
 
 
-def kinds_of(strategy):
-    """The kinds of what a strategy draws for a test."""
+def kinds_of(strategy, due):
+    """The kinds of what a strategy draws for some tests, until all that are due were drawn."""
     seen = set()
-    given(strategy)(lambda message: seen.add(type(message)))()
+    for _ in range(5):
+        given(strategy)(lambda message: seen.add(type(message)))()
+        if seen >= due:
+            break
     return seen
 
 
 @pytest.mark.parametrize(("strategy", "kinds"), [(from_party, FromParty), (to_party, ToParty)])
 def test_every_message_of_a_session_comes_back(strategy, kinds):
     """The strategies of both directions have each kind of message."""
-    assert kinds_of(strategy) == set(get_args(kinds))
+    assert kinds_of(strategy, set(get_args(kinds))) == set(get_args(kinds))
 
 
 def test_every_query_comes_back():
@@ -90,7 +93,7 @@ def test_every_query_comes_back():
     @settings(max_examples=1000)
     @given(queries)
     def comes_back(query):
-        asked = Ask(1, 1, ("a",), query)
+        asked = Ask(1, 1, b"a", query)
         assert same(decode_to_party(encode_to_party(asked)), asked)
         seen.add(type(query))
 

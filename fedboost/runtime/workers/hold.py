@@ -289,7 +289,7 @@ class Door:
 
 
 def asking(kind: bytes, query: OfTurn) -> bytes:
-    return kind + encode_to_party(Ask(0, 0, (), query))
+    return kind + encode_to_party(Ask(0, 0, b"", query))
 
 
 def going_to(state: BoostingState) -> bytes:

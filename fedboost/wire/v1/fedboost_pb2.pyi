@@ -44,16 +44,20 @@ class FromParty(_message.Message):
     def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., assist: _Optional[_Union[OpenShare, _Mapping]] = ..., attest: _Optional[_Union[Attest, _Mapping]] = ..., relay: _Optional[_Union[Relay, _Mapping]] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("session", "digest", "greeting", "attempt")
+    __slots__ = ("session", "digest", "greeting", "attempt", "certificate", "known")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     GREETING_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
     session: str
     digest: str
     greeting: bytes
     attempt: int
-    def __init__(self, session: _Optional[str] = ..., digest: _Optional[str] = ..., greeting: _Optional[bytes] = ..., attempt: _Optional[int] = ...) -> None: ...
+    certificate: bytes
+    known: bytes
+    def __init__(self, session: _Optional[str] = ..., digest: _Optional[str] = ..., greeting: _Optional[bytes] = ..., attempt: _Optional[int] = ..., certificate: _Optional[bytes] = ..., known: _Optional[bytes] = ...) -> None: ...
 
 class Report(_message.Message):
     __slots__ = ("turn", "part", "cells", "note", "attempt", "ctx")
@@ -196,7 +200,7 @@ class Ask(_message.Message):
     THEN_FIELD_NUMBER: _ClassVar[int]
     turn: int
     attempt: int
-    roster: _containers.RepeatedScalarFieldContainer[str]
+    roster: bytes
     rows: RowsQuery
     quantiles: QuantileQuery
     start: StartQuery
@@ -217,11 +221,12 @@ class Ask(_message.Message):
     level_sums: LevelSumsQuery
     magnitudes: MagnitudesQuery
     then: _containers.RepeatedCompositeFieldContainer[Ask]
-    def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., roster: _Optional[_Iterable[str]] = ..., rows: _Optional[_Union[RowsQuery, _Mapping]] = ..., quantiles: _Optional[_Union[QuantileQuery, _Mapping]] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., histograms: _Optional[_Union[HistogramQuery, _Mapping]] = ..., end_round: _Optional[_Union[EndRoundQuery, _Mapping]] = ..., votes: _Optional[_Union[VoteQuery, _Mapping]] = ..., residuals: _Optional[_Union[ResidualQuery, _Mapping]] = ..., ranges: _Optional[_Union[RangeQuery, _Mapping]] = ..., sums: _Optional[_Union[SumsQuery, _Mapping]] = ..., id_count: _Optional[_Union[IdCountQuery, _Mapping]] = ..., align: _Optional[_Union[AlignQuery, _Mapping]] = ..., places: _Optional[_Union[PlacesQuery, _Mapping]] = ..., bins: _Optional[_Union[BinsQuery, _Mapping]] = ..., reach: _Optional[_Union[ReachQuery, _Mapping]] = ..., summary: _Optional[_Union[SummaryQuery, _Mapping]] = ..., evaluation: _Optional[_Union[EvaluationQuery, _Mapping]] = ..., bin_counts: _Optional[_Union[BinCountsQuery, _Mapping]] = ..., level_sums: _Optional[_Union[LevelSumsQuery, _Mapping]] = ..., magnitudes: _Optional[_Union[MagnitudesQuery, _Mapping]] = ..., then: _Optional[_Iterable[_Union[Ask, _Mapping]]] = ...) -> None: ...
+    def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., roster: _Optional[bytes] = ..., rows: _Optional[_Union[RowsQuery, _Mapping]] = ..., quantiles: _Optional[_Union[QuantileQuery, _Mapping]] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., histograms: _Optional[_Union[HistogramQuery, _Mapping]] = ..., end_round: _Optional[_Union[EndRoundQuery, _Mapping]] = ..., votes: _Optional[_Union[VoteQuery, _Mapping]] = ..., residuals: _Optional[_Union[ResidualQuery, _Mapping]] = ..., ranges: _Optional[_Union[RangeQuery, _Mapping]] = ..., sums: _Optional[_Union[SumsQuery, _Mapping]] = ..., id_count: _Optional[_Union[IdCountQuery, _Mapping]] = ..., align: _Optional[_Union[AlignQuery, _Mapping]] = ..., places: _Optional[_Union[PlacesQuery, _Mapping]] = ..., bins: _Optional[_Union[BinsQuery, _Mapping]] = ..., reach: _Optional[_Union[ReachQuery, _Mapping]] = ..., summary: _Optional[_Union[SummaryQuery, _Mapping]] = ..., evaluation: _Optional[_Union[EvaluationQuery, _Mapping]] = ..., bin_counts: _Optional[_Union[BinCountsQuery, _Mapping]] = ..., level_sums: _Optional[_Union[LevelSumsQuery, _Mapping]] = ..., magnitudes: _Optional[_Union[MagnitudesQuery, _Mapping]] = ..., then: _Optional[_Iterable[_Union[Ask, _Mapping]]] = ...) -> None: ...
 
 class Introduce(_message.Message):
-    __slots__ = ("greetings", "grids", "start", "rounds", "splits", "levels", "gradient", "hessian", "threshold", "residual", "places")
+    __slots__ = ("greetings", "certificates", "grids", "start", "rounds", "splits", "levels", "gradient", "hessian", "threshold", "residual", "places")
     GREETINGS_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATES_FIELD_NUMBER: _ClassVar[int]
     GRIDS_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
@@ -233,6 +238,7 @@ class Introduce(_message.Message):
     RESIDUAL_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
     greetings: _containers.RepeatedScalarFieldContainer[bytes]
+    certificates: _containers.RepeatedScalarFieldContainer[bytes]
     grids: int
     start: StartQuery
     rounds: _containers.RepeatedCompositeFieldContainer[Round]
@@ -243,7 +249,7 @@ class Introduce(_message.Message):
     threshold: float
     residual: ResidualQuery
     places: PlacesQuery
-    def __init__(self, greetings: _Optional[_Iterable[bytes]] = ..., grids: _Optional[int] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., rounds: _Optional[_Iterable[_Union[Round, _Mapping]]] = ..., splits: _Optional[_Union[Splits, _Mapping]] = ..., levels: _Optional[int] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ..., threshold: _Optional[float] = ..., residual: _Optional[_Union[ResidualQuery, _Mapping]] = ..., places: _Optional[_Union[PlacesQuery, _Mapping]] = ...) -> None: ...
+    def __init__(self, greetings: _Optional[_Iterable[bytes]] = ..., certificates: _Optional[_Iterable[bytes]] = ..., grids: _Optional[int] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., rounds: _Optional[_Iterable[_Union[Round, _Mapping]]] = ..., splits: _Optional[_Union[Splits, _Mapping]] = ..., levels: _Optional[int] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ..., threshold: _Optional[float] = ..., residual: _Optional[_Union[ResidualQuery, _Mapping]] = ..., places: _Optional[_Union[PlacesQuery, _Mapping]] = ...) -> None: ...
 
 class Round(_message.Message):
     __slots__ = ("splits", "values")

@@ -18,7 +18,7 @@ from sites import in_time
 
 from fedboost.privacy.identity import identify, to_pem, verify
 from fedboost.privacy.pairwise import Handshake
-from fedboost.protocol.key_exchange import Attempt, Credentials, greet, meet
+from fedboost.protocol.key_exchange import Attempt, Credentials, greet, hash_of, meet
 from fedboost.runtime.net.keys import read_bundle, read_certificates
 from fedboost.terms.terms import Terms
 
@@ -147,7 +147,8 @@ def test_parties_of_an_existing_infrastructure_meet(tmp_path):
         greet(site, name, attempt, Handshake(os.urandom).public, os.urandom)
         for name, site in zip(names, sites, strict=True)
     ]
-    met = [meet(site, own, attempt, tuple(said)) for site, own in zip(sites, said, strict=True)]
+    certificates = {hash_of(site.signer.certificate): site.signer.certificate for site in sites}
+    met = [meet(site, own, attempt, tuple(said), certificates) for site, own in zip(sites, said, strict=True)]
     assert met[0] == met[1] == met[2]
 
 

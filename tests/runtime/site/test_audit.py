@@ -18,7 +18,8 @@ from fedboost.boosting.state import INITIAL_STATE
 from fedboost.cli import site as audit
 from fedboost.errors import ConfigError, DurabilityError
 from fedboost.holders.columns import holder_for
-from fedboost.protocol.messages import Ask, Introduce, Join, Offer, Report
+from fedboost.privacy import packing
+from fedboost.protocol.messages import Ask, Introduce, Join, Offer, Report, digest_of_roster
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Charge, Limits, SessionOffer, Site
 from fedboost.runtime.data.shard import to_shard
@@ -108,11 +109,14 @@ def session(path):
         one = PartySession(Site("north", holder, os.urandom, record=memory.record, memory=memory))
         (join,) = one.handle(Offer("s", terms(PAIR)))
         assert isinstance(join, Join)
-        assert list(one.handle(Introduce((b"", b""), INITIAL_STATE))) == []
+        assert (
+            list(one.handle(Introduce(tuple(packing.pack(name.encode()) for name in PAIR), INITIAL_STATE)))
+            == []
+        )
         yield one, memory
 
 
-ASK = Ask(1, 1, PAIR, RowsQuery())
+ASK = Ask(1, 1, digest_of_roster(PAIR), RowsQuery())
 
 
 def test_an_entry_is_in_the_file_before_the_first_report_is_handed_out(session, path):
