@@ -84,7 +84,10 @@ Mbit/s at a round-trip time of 50 ms."""
 OPEN_CALLS = 4096
 """Maximum number of open calls of all peers: two for each of a thousand parties (the limit of a masked
 session), two more while a previous connection ends, and some for analysts."""
-CONNECTIONS = 2048
+KEPT_CONNECTIONS = 64
+"""Number of connections that parties cannot use, so that analysts and status queries get through. If fewer
+connections than CONNECTIONS are allowed, a sixteenth of them is kept, if that is less."""
+CONNECTIONS = 2048 + KEPT_CONNECTIONS
 """Maximum number of connections of all peers, if the process may open twice as many files. Otherwise, half of
 the limit on open files applies."""
 OTHER_FILES = CONNECTIONS
@@ -351,6 +354,11 @@ def allow_files() -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
             soft = most
     return CONNECTIONS if soft == resource.RLIM_INFINITY else min(CONNECTIONS, soft // 2)
+
+
+def party_connections(connections: int) -> int:
+    """Return how many of the allowed connections parties may use."""
+    return connections - min(KEPT_CONNECTIONS, connections // 16)
 
 
 @contextmanager

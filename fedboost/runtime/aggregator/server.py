@@ -121,6 +121,9 @@ class Parties:
     _sessions: Sessions
     _connected: ConnectedParties
     _log: Any
+    _most: int
+    """Maximum number of parties at the same time."""
+    _here: int = 0
 
     async def attend(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
         try:
@@ -132,12 +135,19 @@ class Parties:
                     f"a party named {name!r} is already connected; stop the other one, or correct `party` in "
                     f"this site's file",
                 )
+            if self._here >= self._most:
+                raise Refused(
+                    "aggregator-full",
+                    f"{self._most} parties are connected, which is this aggregator's limit; connect through "
+                    f"an adder, or raise the limit on open files",
+                )
         except FedboostError as error:
             await self._admission.refuse("party refused", error, context, peer)
         task = asyncio.current_task()
         assert task is not None
         outgoing = Outgoing(task.cancel)
         self._connected.add(name, outgoing, software_of(context))
+        self._here += 1
         reason, fault = "its connection closed", None
         try:
             async with sending(outgoing, context, self._log):
@@ -154,6 +164,7 @@ class Parties:
         except grpc.RpcError:
             reason = "its connection broke"
         finally:
+            self._here -= 1
             self._connected.remove(name, reason)
             self._sessions.handle(name, Disconnected(reason))
         if fault is not None:
@@ -208,7 +219,9 @@ class AggregatorServer:
         self.refusals = Refusals(log, metrics)
         self._admission = Admission(bundle, self.refusals)
         self._health = Health(self._admission)
-        parties = Parties(self._admission, self.sessions, self.connected, log)
+        connections = allow_files()
+        most = limits.party_connections(connections)
+        parties = Parties(self._admission, self.sessions, self.connected, log, most)
         self.analysts = Analysts(self._admission, self.sessions, self.connected, log)
         metrics.waiting(self.analysts.waiters)
         trust, reader = self.sessions.trust, self.analysts.reader
@@ -225,9 +238,9 @@ class AggregatorServer:
             },
             admission.SERVICE: {"Check": self._health.check, "Watch": self._health.watch},
         }
-        connections = ("grpc.max_allowed_incoming_connections", allow_files())
+        allowed = ("grpc.max_allowed_incoming_connections", connections)
         self._server = grpc.aio.server(
-            options=[*channel.SERVER_OPTIONS, connections], maximum_concurrent_rpcs=limits.OPEN_CALLS
+            options=[*channel.SERVER_OPTIONS, allowed], maximum_concurrent_rpcs=limits.OPEN_CALLS
         )
         self._connections: Connections | None = None
         self._ticker: asyncio.Task[None] | None = None

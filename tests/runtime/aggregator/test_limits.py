@@ -198,6 +198,23 @@ async def test_large_terms_in_a_row_count_as_many_calls(folder, prompt, monkeypa
     assert "bytes came too soon after the last one" in third
 
 
+@pytest.mark.parametrize(("connections", "parties"), [(2112, 2048), (512, 480), (80, 75), (8, 8)])
+def test_some_connections_are_no_partys(connections, parties):
+    assert limits.party_connections(connections) == parties
+
+
+async def test_an_analyst_gets_through_where_parties_take_all_that_they_may(folder, monkeypatch):
+    monkeypatch.setattr(limits, "party_connections", lambda connections: len(TABLES))
+    async with consortium(folder, TABLES) as one:
+        await until(lambda: len(one.log.named("party here")) == len(TABLES))
+        async with dialled(one, ODD) as (opened,):
+            code, _ = await status_of(one.attend(opened))
+        assert code == grpc.StatusCode.PERMISSION_DENIED
+        (line,) = one.log.named("party refused")
+        assert "2 parties are connected" in line["reason"]
+        await right_model(one)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("keys", [True, False])
 async def test_connections_that_say_nothing_are_closed(folder, bundles, monkeypatch, keys):
