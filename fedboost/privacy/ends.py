@@ -69,6 +69,7 @@ class PlainOpener(Opener):
 
     unexpected_note = "it sent a note with its report, but protection plain has no notes"
     unexpected_help = "it sent an answer that was not requested: protection plain needs no help to open a sum"
+    checked_chunks = False
 
     def __init__(self, tag: Tag) -> None:
         self.chunks = len(tag.chunks)
@@ -151,6 +152,7 @@ class OneLegOpener(Opener):
 
     unexpected_note = "it sent a note with its report, but masks in one leg have no notes"
     unexpected_help = "it sent an answer that was not requested: masks in one leg need no help to open a sum"
+    checked_chunks = True
 
     def __init__(self, tag: Tag, setup: AggregatorSetup) -> None:
         self.chunks = len(tag.chunks)

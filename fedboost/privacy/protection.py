@@ -130,6 +130,9 @@ class Opener(ABC):
     """The context under which each party must have sealed its vector, as in `Sealer`."""
     chunks: int
     """Number of chunks in which each party's vector arrives."""
+    checked_chunks: bool | None = None
+    """How adders add chunks before they arrive: True if each has a check cell, False if zeros may be omitted,
+    None if chunks cannot be added."""
 
     @abstractmethod
     def add(self, party: str, number: int, cells: bytes) -> None:

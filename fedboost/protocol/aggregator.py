@@ -20,6 +20,7 @@ from fedboost.gbdt.booster import Booster
 from fedboost.privacy.packing import RandomBytes
 from fedboost.privacy.pairwise import AggregatorSetup, Group
 from fedboost.privacy.protection import Opener
+from fedboost.protocol.adding import Addition
 from fedboost.protocol.contracts import Outcome, Program, TrainingState
 from fedboost.protocol.key_exchange import Attempt, Trust
 from fedboost.protocol.messages import (
@@ -42,6 +43,7 @@ from fedboost.protocol.messages import (
     Report,
     Request,
     SessionEnded,
+    Summed,
     Tick,
     ToParty,
     Violation,
@@ -142,8 +144,19 @@ class AggregatorSession:
 
     @property
     def awaited(self) -> tuple[str, ...]:
-        """Parties of the roster from which a message is due."""
-        return tuple(filter(self.awaits, self.roster))
+        """Parties of the roster from which a message is due. If an adder waits for some of its parties, its
+        other parties are not due."""
+        awaited, turn = tuple(filter(self.awaits, self.roster)), self.current_turn
+        held = turn.held if turn is not None and self.phase == "asking" else set()
+        return tuple(party for party in awaited if party not in held) or awaited
+
+    @property
+    def addition(self) -> Addition | None:
+        """What adders need to add the reports of the current turn, or None if they must pass them on."""
+        turn = self.current_turn
+        if turn is None or self.terms.blocks:
+            return None
+        return turn.addition(self.attempt, self.run.pending.segments)
 
     def awaits(self, party: str) -> bool:
         """Return True if a message from this party is due."""
@@ -189,6 +202,22 @@ class AggregatorSession:
         except FedboostError as error:
             return self.fail(f"turn {self.turn}: {error}")
 
+    def handle_sum(self, summed: Summed) -> Outbox:
+        """Handle a part of an adder's sum. A sum of an earlier turn or attempt is ignored. Returns the
+        messages to send now. Raises PeerError, which concerns the adder, if the sum must not be added."""
+        report, now = summed.report, (self.attempt, self.turn)
+        if self.phase not in PHASES or (report.attempt, report.turn) < now:
+            return []
+        if not self.attendance.introduced.issuperset(summed.parties):
+            raise PeerError("region-not-introduced", "it sent a sum for a party that was not introduced")
+        return self.follow(summed, summed)
+
+    def hold(self, turn: int, attempt: int, parties: Iterable[str]) -> None:
+        """Record that an adder has these parties' whole reports, while it waits for others."""
+        is_current = (turn, attempt) == (self.turn, self.attempt) and self.phase == "asking"
+        if is_current and self.current_turn is not None:
+            self.current_turn.held.update(parties)
+
     def tick(self, now: float) -> Outbox:
         """Set the current time, in seconds of any monotonic clock. Returns the messages to send now."""
         self.attendance.now = now
@@ -203,7 +232,7 @@ class AggregatorSession:
         """End training after the current round. The model then consists of the rounds trained so far."""
         self.run.enough = True
 
-    def follow(self, event: FromConnection | Violation | Tick, *arguments: object) -> Outbox:
+    def follow(self, event: FromConnection | Violation | Tick | Summed, *arguments: object) -> Outbox:
         """Call the handler that RULES contains for this event in the current phase."""
         rule = RULES[self.phase, type(event)]
         outbox = rule.handler(self, *arguments)
@@ -471,8 +500,24 @@ class AggregatorSession:
         assert turn is not None
         if turn.repeats(party, report):
             return []
-        turn.report(party, report)
+        turn.report((party,), report)
         return [] if turn.reporting else self.seek_help()
+
+    def add_region(self, summed: Summed) -> Outbox:
+        """Add a part of the sum of a region's reports, as if each of its parties had sent its own."""
+        turn = self.current_turn
+        assert turn is not None
+        turn.report(summed.parties, summed.report)  # raises PeerError: the adder is at fault
+        if turn.reporting:
+            return []
+        try:
+            return self.seek_help()
+        except FedboostError as error:
+            return self.fail(f"turn {self.turn}: {error}")
+
+    def stray_sum(self, summed: Summed) -> Outbox:
+        """Refuse a sum that is not due, which an adder must not send."""
+        raise PeerError("region-sum-unasked", f"it sent a sum of turn {summed.report.turn} unasked")
 
     def stray_report(self, party: str, report: Report) -> Outbox:
         """Ignore a repeated Report. Any other Report violates the protocol."""
@@ -661,11 +706,13 @@ RULES: dict[tuple[Phase, type], Rule] = {
     ("joining", Violation): Rule(AggregatorSession.expel, ("joining",)),
     ("joining", Tick): Rule(AggregatorSession.tick_joining, ("joining", "done")),
     ("joining", Report): Rule(AggregatorSession.stray_report, ("joining",)),
+    ("joining", Summed): Rule(AggregatorSession.stray_sum, ("joining",)),
     ("joining", Relay): Rule(AggregatorSession.stray_relay, ("joining",)),
     ("joining", OpenShare): Rule(AggregatorSession.stray_assist, ("joining",)),
     ("joining", Attest): Rule(AggregatorSession.stray_attest, ("joining",)),
     ("asking", Connected): Rule(AggregatorSession.note_connected, ("asking",)),
     ("asking", Report): Rule(AggregatorSession.report, _TURN),
+    ("asking", Summed): Rule(AggregatorSession.add_region, _TURN),
     ("asking", Relay): Rule(AggregatorSession.pass_on, ("asking",)),
     ("asking", Disconnected): Rule(AggregatorSession.lose_in_turn, _TURN),
     ("asking", Leave): Rule(AggregatorSession.leave, _TURN),
@@ -683,6 +730,7 @@ RULES: dict[tuple[Phase, type], Rule] = {
     ("opening", Join): Rule(AggregatorSession.join_again, ("opening",)),
     ("opening", Relay): Rule(AggregatorSession.stray_relay, ("opening",)),
     ("opening", Report): Rule(AggregatorSession.stray_report, ("opening",)),
+    ("opening", Summed): Rule(AggregatorSession.stray_sum, ("opening",)),
     ("opening", Attest): Rule(AggregatorSession.stray_attest, ("opening",)),
     ("closing", Connected): Rule(AggregatorSession.note_connected, ("closing",)),
     ("closing", Attest): Rule(AggregatorSession.attest, ("closing", "joining", "done")),
@@ -692,6 +740,7 @@ RULES: dict[tuple[Phase, type], Rule] = {
     ("closing", Tick): Rule(AggregatorSession.tick_turn, ("closing", "joining")),
     ("closing", Join): Rule(AggregatorSession.join_again, ("closing",)),
     ("closing", Report): Rule(AggregatorSession.stray_report, ("closing",)),
+    ("closing", Summed): Rule(AggregatorSession.stray_sum, ("closing",)),
     ("closing", Relay): Rule(AggregatorSession.stray_relay, ("closing",)),
     ("closing", OpenShare): Rule(AggregatorSession.stray_assist, ("closing",)),
 }

@@ -245,6 +245,14 @@ class Tick:
     """Event: time has passed. Parties that exceeded their deadline count as disconnected."""
 
 
+@dataclass(frozen=True)
+class Summed:
+    """Event: an adder has sent a part of the sum of these parties' reports."""
+
+    parties: tuple[str, ...]
+    report: Report
+
+
 FromConnection = FromParty | Connected | Disconnected
 """Events that concern one party."""
 

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
+from fedboost.privacy.packing import Segment
 from fedboost.privacy.pairwise import AggregatorSetup
 from fedboost.privacy.protection import Opener
 from fedboost.protocol import key_exchange
+from fedboost.protocol.adding import MAX_SEGMENTS, Addition
 from fedboost.protocol.contracts import Query, TrainingState
 from fedboost.protocol.key_exchange import Attempt, Trust, session_digest
 from fedboost.protocol.messages import Attest, Join, OpenShare, Report, Transcripts
@@ -93,6 +95,8 @@ class Turn:
         """Parties that still have to reply to an OpenRequest."""
         self.reporting = set(roster)
         """Parties whose vectors have not been fully added to the sum yet."""
+        self.held: set[str] = set()
+        """Parties whose vectors an adder has added, but whose region's sum has not arrived yet."""
         self.relayed: defaultdict[str, Order] = defaultdict(Order)
         """Party -> checker of the relays that this party sends through the aggregator."""
         self._number = number
@@ -109,14 +113,23 @@ class Turn:
         known = self._parts.get(party, 0)
         return report.turn < self._number or (report.turn == self._number and report.part < known)
 
-    def report(self, party: str, report: Report) -> None:
-        """Add the next part of a party's sealed vector to the sum. Raises PeerError if the part is out of
-        order, or was sealed in a different context."""
+    def addition(self, attempt: int, segments: tuple[Segment, ...]) -> Addition | None:
+        """Return what adders need to add the reports, or None if they must pass them on. segments: shape of
+        the vectors."""
+        checked = self._opener.checked_chunks
+        if checked is None or len(segments) > MAX_SEGMENTS:
+            return None
+        return Addition(self._number, attempt, self._opener.ctx, segments, checked)
+
+    def report(self, parties: tuple[str, ...], report: Report) -> None:
+        """Add the next part of a party's sealed vector, or of the sum of several parties' vectors. Raises
+        PeerError if the part is out of order, or was sealed in a different context."""
         if report.turn != self._number:
             raise PeerError(
                 "report-wrong-turn", f"it sent a report for turn {report.turn} during turn {self._number}"
             )
-        if report.part != self._parts[party] or party not in self.reporting:
+        due = {self._parts[party] for party in parties} if self.reporting.issuperset(parties) else set()
+        if due != {report.part} or len({*parties}) != len(parties):
             raise PeerError("part-order", f"it sent part {report.part} of turn {report.turn} out of order")
         if report.ctx != (b"" if report.part else self._opener.ctx):
             raise PeerError(
@@ -127,11 +140,12 @@ class Turn:
         # All checks come before `add`: nothing can be taken out of the running sum again. For the same
         # reason, a party that is lost between its parts spoils the sum, and the attempt starts over
         # (`lose_in_turn`).
-        self._opener.add(party, report.part, report.cells)
-        if report.part + 1 == self._opener.chunks:
-            self._opener.note(party, report.note)
-            self.reporting.discard(party)
-        self._parts[party] = report.part + 1
+        self._opener.add(parties[0], report.part, report.cells)
+        for party in parties:
+            if report.part + 1 == self._opener.chunks:
+                self._opener.note(party, report.note)
+                self.reporting.discard(party)
+            self._parts[party] = report.part + 1
 
     def lose(self, party: str) -> None:
         """Record that a party was lost after its vector had been added to the sum."""

@@ -180,7 +180,7 @@ def _pair(hint: Any, field: Any, bounds: Iterable[Any] = ()) -> FieldCodec:
         known = {each.value: each for each in hint}
         unknown = Only(known.__contains__, f"its {field.name} is unknown")
         return FieldCodec(attrgetter("value"), known.__getitem__, checks=(unknown.check,))
-    if is_dataclass(hint):
+    if is_dataclass(hint) or hasattr(hint, "_fields"):  # or a named tuple
         return pair_of(hint, field.message_type)
     if not bounds:
         raise TypeError(f"{field.full_name} may repeat, but has no bound")

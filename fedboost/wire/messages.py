@@ -12,6 +12,7 @@ from types import UnionType
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from fedboost.errors import FedboostError, PeerError, quoted
+from fedboost.protocol.adding import FromAdder, ToAdder
 from fedboost.protocol.contracts import Bound
 from fedboost.protocol.messages import SESSION_NAME, FromParty, Parties, Report, Request, ToParty
 from fedboost.terms.session import MAX_PARTIES
@@ -95,6 +96,16 @@ def _check_vouched(admit: Any, vouched: Vouched) -> None:
         vouched(admit.terms, request)
     except FedboostError as error:
         raise UnreadOffer(admit.session, error) from None
+
+
+# ---- Frames between adders and the aggregator -----------------------------------------------------------
+
+MAX_FRAME = 64 << 10
+"""Maximum size in bytes of a frame, beyond the message that it carries."""
+_FROM_ADDER: Coded[FromAdder] = _coded(FromAdder, pb.FromAdder, MAX_TO_AGGREGATOR + MAX_FRAME)
+encode_from_adder, decode_from_adder = _FROM_ADDER
+_TO_ADDER: Coded[ToAdder] = _coded(ToAdder, pb.ToAdder, MAX_FROM_AGGREGATOR + MAX_FRAME)
+encode_to_adder, decode_to_adder = _TO_ADDER
 
 
 # ---- Messages between analysts, sites and aggregator: requests and events -------------------------------

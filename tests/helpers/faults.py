@@ -268,6 +268,10 @@ class World:
         names = sorted(self.connected)
         return [(name, line[name]) for name in names for line in (self.down, self.up) if line[name]]
 
+    def spoilt(self):
+        """The lines whose messages may come twice, or in another order."""
+        return self.lines()
+
     def drop(self, name):
         self.connected.discard(name)
         self.up[name].clear()
@@ -307,23 +311,23 @@ class World:
     def step(self):
         """One step of what the seed says."""
         away = sorted(set(self.sites) - self.connected)
-        lines = self.lines()
+        lines, spoilt = self.lines(), self.spoilt()
         kind = self.draw.choices(
             ["deliver", "drop", "twice", "swap", "leave", "back", "restart", "blackout", "crash", "tick"],
             [100, 1.5, 1, 0.3 * self.disorder, 0.03, self.eager if away else 0, 0.7, 0.2, 0.5, 2],
         )[0]
-        if kind == "deliver" or (kind in ("twice", "swap") and not lines):
+        if kind == "deliver" or (kind in ("twice", "swap") and not spoilt):
             if lines:
                 self.deliver(*self.draw.choice(lines))
             return
         self.faults[kind] += 1
         match kind:
             case "twice":
-                _, line = self.draw.choice(lines)
+                _, line = self.draw.choice(spoilt)
                 place = self.draw.randrange(len(line))
                 line.insert(place, line[place])
             case "swap":
-                _, line = self.draw.choice(lines)
+                _, line = self.draw.choice(spoilt)
                 line.rotate(1)
             case "back":
                 self.back(self.draw.choice(away))

@@ -285,6 +285,132 @@ class SessionEnded(_message.Message):
     reason: str
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
+class FromAdder(_message.Message):
+    __slots__ = ("here", "gone", "passed", "sum", "held")
+    HERE_FIELD_NUMBER: _ClassVar[int]
+    GONE_FIELD_NUMBER: _ClassVar[int]
+    PASSED_FIELD_NUMBER: _ClassVar[int]
+    SUM_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    here: Here
+    gone: Gone
+    passed: From
+    sum: RegionSum
+    held: Held
+    def __init__(self, here: _Optional[_Union[Here, _Mapping]] = ..., gone: _Optional[_Union[Gone, _Mapping]] = ..., passed: _Optional[_Union[From, _Mapping]] = ..., sum: _Optional[_Union[RegionSum, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ...) -> None: ...
+
+class Here(_message.Message):
+    __slots__ = ("number", "party", "software")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    PARTY_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    party: str
+    software: str
+    def __init__(self, number: _Optional[int] = ..., party: _Optional[str] = ..., software: _Optional[str] = ...) -> None: ...
+
+class Gone(_message.Message):
+    __slots__ = ("number", "reason")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    reason: str
+    def __init__(self, number: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class From(_message.Message):
+    __slots__ = ("number", "data", "advises")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    ADVISES_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    data: bytes
+    advises: bool
+    def __init__(self, number: _Optional[int] = ..., data: _Optional[bytes] = ..., advises: _Optional[bool] = ...) -> None: ...
+
+class RegionSum(_message.Message):
+    __slots__ = ("turn", "attempt", "part", "cells", "ctx", "sizes", "last")
+    TURN_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    CELLS_FIELD_NUMBER: _ClassVar[int]
+    CTX_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    turn: int
+    attempt: int
+    part: int
+    cells: bytes
+    ctx: bytes
+    sizes: _containers.RepeatedScalarFieldContainer[int]
+    last: int
+    def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., part: _Optional[int] = ..., cells: _Optional[bytes] = ..., ctx: _Optional[bytes] = ..., sizes: _Optional[_Iterable[int]] = ..., last: _Optional[int] = ...) -> None: ...
+
+class Held(_message.Message):
+    __slots__ = ("turn", "attempt", "numbers")
+    TURN_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    turn: int
+    attempt: int
+    numbers: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., numbers: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ToAdder(_message.Message):
+    __slots__ = ("to", "cut")
+    TO_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    to: To
+    cut: Cut
+    def __init__(self, to: _Optional[_Union[To, _Mapping]] = ..., cut: _Optional[_Union[Cut, _Mapping]] = ...) -> None: ...
+
+class To(_message.Message):
+    __slots__ = ("numbers", "data", "relays", "advises", "adds")
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    RELAYS_FIELD_NUMBER: _ClassVar[int]
+    ADVISES_FIELD_NUMBER: _ClassVar[int]
+    ADDS_FIELD_NUMBER: _ClassVar[int]
+    numbers: _containers.RepeatedScalarFieldContainer[int]
+    data: bytes
+    relays: bool
+    advises: bool
+    adds: Addition
+    def __init__(self, numbers: _Optional[_Iterable[int]] = ..., data: _Optional[bytes] = ..., relays: _Optional[bool] = ..., advises: _Optional[bool] = ..., adds: _Optional[_Union[Addition, _Mapping]] = ...) -> None: ...
+
+class Addition(_message.Message):
+    __slots__ = ("turn", "attempt", "ctx", "segments", "checked")
+    TURN_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    CTX_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    CHECKED_FIELD_NUMBER: _ClassVar[int]
+    turn: int
+    attempt: int
+    ctx: bytes
+    segments: _containers.RepeatedCompositeFieldContainer[Segment]
+    checked: bool
+    def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., ctx: _Optional[bytes] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., checked: _Optional[bool] = ...) -> None: ...
+
+class Segment(_message.Message):
+    __slots__ = ("cells", "bits")
+    CELLS_FIELD_NUMBER: _ClassVar[int]
+    BITS_FIELD_NUMBER: _ClassVar[int]
+    cells: int
+    bits: int
+    def __init__(self, cells: _Optional[int] = ..., bits: _Optional[int] = ...) -> None: ...
+
+class Cut(_message.Message):
+    __slots__ = ("number", "refused", "code", "reason")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    refused: bool
+    code: str
+    reason: str
+    def __init__(self, number: _Optional[int] = ..., refused: _Optional[bool] = ..., code: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class RowsQuery(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
