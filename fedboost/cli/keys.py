@@ -115,6 +115,17 @@ def aggregator(
     _issue("aggregator", "aggregator", folder, days, passphrase_file, host or ())
 
 
+@keys_app.command(epilog="Example: fedboost keys adder europe")
+def adder(
+    name: Annotated[str, typer.Argument(help="Name of the adder, as in the files of its sites.")],
+    folder: Folder = KEYS,
+    days: Days = 365,
+    passphrase_file: Passphrase = None,
+) -> None:
+    """Issue a key bundle to an adder, which adds the reports of some sites."""
+    _issue(name, "adder", folder, days, passphrase_file)
+
+
 @keys_app.command(epilog="Example: fedboost keys analyst marie")
 def analyst(
     name: Annotated[str, typer.Argument(help="Name of the analyst, as shown to sites.")],
@@ -196,7 +207,7 @@ NOT_SIGNED = 1  # exit code if the person declines
 OwnFolder = Annotated[
     Path, typer.Option(help="Folder with this site's key bundles, each in its own subfolder.")
 ]
-Role = Literal["party", "aggregator", "analyst"]
+Role = Literal["party", "aggregator", "analyst", "adder"]
 
 
 @keys_app.command(

@@ -32,7 +32,7 @@ COMMANDS = {
         "evaluate:tasks drift:tasks report:model verify:model assemble:model sign:terms",
         "Site": "party:serve keyholder:serve columns:site check:terms approve:site audit:site backup:site "
         "restore:site privacy:privacy",
-        "Aggregator": "aggregator:serve status:serve",
+        "Aggregator": "aggregator:serve adder:serve status:serve",
     }.items()
 }
 """Role -> command -> its module in fedboost.cli, in the order of `fedboost --help`. A command's function has

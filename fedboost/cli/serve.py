@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Annotated, Any
 
@@ -34,7 +35,7 @@ from fedboost.gbdt.partition import SHARED
 from fedboost.kernel_cache import folders, say_compiling, unready
 from fedboost.privacy.identity import role_of
 from fedboost.privacy.protections import scheme_of
-from fedboost.runtime.config import check_address, choose_keys, read_aggregator
+from fedboost.runtime.config import check_address, choose_keys, read_adder, read_aggregator, to_toml
 from fedboost.runtime.data.text import SparseTable
 from fedboost.runtime.data.values import keep_freed_memory, share_freed_memory
 from fedboost.runtime.local.simulation import predict_jointly, simulate
@@ -78,7 +79,8 @@ def site_and_keys(
     """Return a site's configuration and its key bundle; the bundle is None if there are no keys. holds_rows:
     as in `read_party`. Raises ConfigError if the bundle belongs to another party."""
     site = read_party(config, holds_rows)
-    bundle = choose_keys(site.keys, "party", site.aggregator, insecure_loopback)
+    for address in site.aggregator:  # without keys, each must be on this machine
+        bundle = choose_keys(site.keys, "party", address, insecure_loopback)
     if bundle is not None and bundle.signer.name != site.party:
         raise ConfigError(
             "keys-other-party",
@@ -110,6 +112,18 @@ AGGREGATOR_EPILOG = "Example: fedboost aggregator --config aggregator.toml"
 
 def aggregator(
     config: Annotated[Path, typer.Option(help="Aggregator's configuration file (TOML).")],
+    adders: Annotated[
+        int,
+        typer.Option(
+            help="Number of adder processes to run on this machine, at the next ports, so that many sites use "
+            "further cores.",
+            min=0,
+            max=64,
+        ),
+    ] = 0,
+    adder_keys: Annotated[
+        Path | None, typer.Option(help="With --adders: folder of their key bundle.")
+    ] = None,
     insecure_loopback: InsecureLoopback = False,
     json: Json = False,
     log_format: LogFormat = "text",
@@ -119,6 +133,10 @@ def aggregator(
     log = logger("aggregator", log_format, log_level)
     settings = read_aggregator(config)
     bundle = choose_keys(settings.keys, "aggregator", settings.listen, insecure_loopback)
+    options = ["--log-format", log_format, "--log-level", log_level]
+    options += ["--insecure-loopback"] if insecure_loopback else []
+    if adders:  # before anything starts
+        choose_keys(adder_keys, "adder", settings.listen, insecure_loopback)
 
     async def serve() -> None:
         from fedboost.runtime.aggregator.server import AggregatorServer
@@ -139,7 +157,82 @@ def aggregator(
             if console is not None:
                 print(f"console at {console.url}", flush=True)
         try:
-            await server.serve()
+            async with local_adders(server.address, adders, adder_keys, log, options):
+                await server.serve()
+        finally:
+            await server.stop()
+
+    share_freed_memory()
+    run_until_stopped(serve())
+
+
+@contextlib.asynccontextmanager
+async def local_adders(
+    address: str, number: int, keys: Path | None, log: Any, options: list[str]
+) -> AsyncIterator[None]:
+    """Context manager that runs adder processes on this machine.
+
+    Args:
+        address: the aggregator's address; the adders listen on the same host, at the ports after its own.
+        number: number of adders.
+        keys: folder of their key bundle, or None to run without keys.
+        log: a structlog logger.
+        options: further options of each process.
+    """
+    if not number:
+        yield
+        return
+
+    from fedboost.runtime.aggregator.adder import keep_running
+
+    host, _, port = address.rpartition(":")
+    upstream = f"127.0.0.1:{port}" if host in ("0.0.0.0", "[::]") else address
+    with TemporaryDirectory(prefix="fedboost-") as folder:
+        files = [Path(folder, f"adder-{each}.toml") for each in range(1, number + 1)]
+        for each, file in enumerate(files, 1):
+            values = {"listen": f"{host}:{int(port) + each}", "upstream": upstream}
+            values |= {} if keys is None else {"keys": str(keys.resolve())}
+            file.write_text("".join(f"{key} = {to_toml(value)}\n" for key, value in values.items()))
+        running = asyncio.create_task(keep_running(files, log, *options))
+        try:
+            yield
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+# ---- `fedboost adder`: a process between some sites and the aggregator ----------------------------------
+
+
+ADDER_EPILOG = "Example: fedboost adder --config adder.toml"
+
+
+def adder(
+    config: Annotated[Path, typer.Option(help="Adder's configuration file (TOML).")],
+    insecure_loopback: InsecureLoopback = False,
+    json: Json = False,
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "info",
+) -> None:
+    """Run an adder, which adds the reports of some sites and sends one sum to the aggregator. Sites connect
+    to it instead of the aggregator."""
+    log = logger("adder", log_format, log_level)
+    settings = read_adder(config)
+    bundle = choose_keys(settings.keys, "adder", settings.listen, insecure_loopback)
+    if bundle is None:
+        choose_keys(None, "adder", settings.upstream, insecure_loopback)
+
+    async def serve() -> None:
+        from fedboost.runtime.aggregator.adder import AdderServer
+
+        server = AdderServer(settings, log, bundle)
+        await server.start()
+        if json:
+            print_json({"event": "listening", "address": server.address})
+        else:
+            print(f"adder listening on {server.address}, for {settings.upstream}", flush=True)
+        try:
+            await server.run()
         finally:
             await server.stop()
 

@@ -31,10 +31,12 @@ from fedboost.errors import ConfigError, PeerError, quoted
 # Keys and serial numbers come from the cryptography library. No function here reads a clock.
 
 
-ROLES = ("party", "aggregator", "analyst")
+ROLES = ("party", "aggregator", "analyst", "adder")
 
 SERVER_NAME = "aggregator.fedboost"
 """DNS name in the aggregator's certificate, and in no other certificate."""
+ADDER_DOMAIN = ".adder.fedboost"
+"""End of the DNS name in an adder's certificate, which no other certificate contains."""
 
 MAX_NAME_BYTES = 64
 """Maximum length of a common name in bytes of UTF-8 (RFC 5280, ub-common-name)."""
@@ -303,27 +305,41 @@ def _fault_of_leaf(leaf: x509.Certificate, path: Sequence[x509.Certificate]) -> 
         )
     for certificate in path[:-1]:
         purposes = _extension(certificate, x509.ExtendedKeyUsage)
-        if purposes is not None and purpose_of(role) not in purposes:
+        if purposes is not None and not {*purposes_of(role)} <= {*purposes}:
             return f"{who} does not allow the role {role!r} (extendedKeyUsage)"
-    if role == "aggregator" and not _passes_as_server(leaf):
-        return f"{who} has the role 'aggregator' but not the DNS name {SERVER_NAME}"
-    if role != "aggregator" and _passes_as_server(leaf):
-        return f"{who} has the role {role!r} and also the DNS name of the aggregator, {SERVER_NAME}"
+    due, served = server_name(role, common_name(leaf) or ""), _server_names(leaf)
+    if due is not None and due not in served:
+        return f"{who} has the role {role!r} but not the DNS name {due}"
+    if others := [name for name in served if name != due]:
+        whose = "an adder" if others[0].endswith(ADDER_DOMAIN) else "the aggregator"
+        return f"{who} has the role {role!r} and also the DNS name of {whose}, {others[0]}"
     return None
 
 
-def purpose_of(role: str) -> x509.ObjectIdentifier:
-    return ExtendedKeyUsageOID.SERVER_AUTH if role == "aggregator" else ExtendedKeyUsageOID.CLIENT_AUTH
+def server_name(role: str, name: str) -> str | None:
+    """Return the DNS name that clients require of a server with this role and name, or None if the role is
+    not that of a server. An adder's DNS name depends on its name, because sites choose their adders."""
+    if role == "adder":
+        return hashlib.sha256(name.encode()).hexdigest()[:40] + ADDER_DOMAIN
+    return SERVER_NAME if role == "aggregator" else None
 
 
-def _passes_as_server(certificate: x509.Certificate) -> bool:
-    """Return True if TLS would accept the certificate for SERVER_NAME. Without alternative names, TLS uses
-    the common name."""
+def purposes_of(role: str) -> list[x509.ObjectIdentifier]:
+    """Return what TLS must allow for a role. An adder is a server for sites, and a client of the
+    aggregator."""
+    server = [ExtendedKeyUsageOID.SERVER_AUTH] if role in ("aggregator", "adder") else []
+    return server + ([] if role == "aggregator" else [ExtendedKeyUsageOID.CLIENT_AUTH])
+
+
+def _server_names(certificate: x509.Certificate) -> list[str]:
+    """Return the names of aggregators and adders for which TLS would accept the certificate. Without
+    alternative names, TLS uses the common name."""
     alternative = _extension(certificate, x509.SubjectAlternativeName)
     names = [] if alternative is None else alternative.get_values_for_type(x509.DNSName)
-    names = names or _attributes(certificate, NameOID.COMMON_NAME)
-    passing = {SERVER_NAME, "*." + SERVER_NAME.partition(".")[2]}
-    return any(name.casefold().rstrip(".") in passing for name in names)
+    names = [name.casefold().rstrip(".") for name in names or _attributes(certificate, NameOID.COMMON_NAME)]
+    as_aggregator = {SERVER_NAME, "*." + SERVER_NAME.partition(".")[2]}
+    served = [SERVER_NAME if name in as_aggregator else name for name in names]
+    return [name for name in served if name == SERVER_NAME or name.endswith(ADDER_DOMAIN)]
 
 
 def day(moment: datetime) -> str:
@@ -533,7 +549,7 @@ def certify(
     """Issue a certificate for a member's public key.
 
     Every certificate has an alternative name, because TLS would otherwise use the common name as a host name.
-    The alternative name of the aggregator is SERVER_NAME.
+    The alternative name of an aggregator or adder is its `server_name`.
 
     Args:
         root_key: the root's private key.
@@ -556,12 +572,12 @@ def certify(
             f"the consortium's root itself expires on {day(root.not_valid_after_utc)}: "
             + (f"use at most {left} days" if left > 0 else "set up a new consortium"),
         )
-    names = [x509.DNSName(f"{role}.fedboost"), *map(_host, hosts)]
+    names = [x509.DNSName(server_name(role, name) or f"{role}.fedboost"), *map(_host, hosts)]
     alternative = x509.SubjectAlternativeName(names)
     builder = _builder(subject, root.subject, key, now, days)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_usage(authority=False), critical=True)
-    builder = builder.add_extension(x509.ExtendedKeyUsage([purpose_of(role)]), critical=False)
+    builder = builder.add_extension(x509.ExtendedKeyUsage(purposes_of(role)), critical=False)
     builder = builder.add_extension(alternative, critical=False)
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(root_key.public_key())
     builder = builder.add_extension(issuer, critical=False)

@@ -273,6 +273,11 @@ class AdderEnd:
         elif not total.repeats(number, report):
             self._pass(party, From(number, data))
 
+    def receivers(self, frame: To) -> list[str]:
+        """Return the parties that get a message."""
+        numbers = frame.numbers or self._receivers
+        return [self._names[number] for number in numbers if number in self._names]
+
     def receive(self, frame: ToAdder) -> None:
         """The aggregator has sent a frame."""
         if isinstance(frame, Cut):
@@ -287,9 +292,8 @@ class AdderEnd:
                 self._sum = RunningSum(frame.adds, receivers)
         elif self._waiting and not frame.advises:
             self._flush()
-        for number in receivers:
-            if (party := self._names.get(number)) is not None:
-                self._down(party, frame)
+        for party in self.receivers(frame):
+            self._down(party, frame)
 
     def tell_held(self) -> None:
         """Tell the aggregator, if that changed, whose whole reports are here."""
@@ -357,9 +361,9 @@ class RegionEnd:
             self._asked, self._parties = adds, parties
         return To(() if same else numbers, data, relays, False, adds)
 
-    def summed(self, frame: RegionSum) -> tuple[tuple[str, ...], dict[str, int]] | None:
-        """Return the parties of a sum, and the bytes of each party's report; None if the sum is of an earlier
-        question. Raises PeerError if no such sum was asked for."""
+    def summed(self, frame: RegionSum) -> dict[str, int] | None:
+        """Return the parties of a sum, each with the bytes of its report, or None if the sum is for an
+        earlier question. Raises PeerError if no such sum was asked for."""
         asked, label = self._asked, (frame.attempt, frame.turn)
         if asked is None or label != (asked.attempt, asked.turn):
             if asked is not None and label < (asked.attempt, asked.turn):
@@ -368,4 +372,4 @@ class RegionEnd:
         sizes = frame.sizes * len(self._parties) if len(frame.sizes) == 1 else frame.sizes
         if len(sizes) != len(self._parties):
             raise PeerError("region-sum-sizes", "the adder sent a sum with a wrong number of sizes")
-        return self._parties, dict(zip(self._parties, sizes, strict=True))
+        return dict(zip(self._parties, sizes, strict=True))

@@ -58,14 +58,17 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-TERMS, SITE, AGGREGATOR = "terms", "a site's file", "the aggregator's file"
+TERMS, SITE, AGGREGATOR, ADDER = "terms", "a site's file", "the aggregator's file", "an adder's file"
 OFFER, NAMES = "an offer of columns", "a site's names"
-_KEY_OF = {TERMS: "columns", SITE: "party", AGGREGATOR: "listen", OFFER: "holder", NAMES: "names"}
+_KEY_OF = {
+    **{TERMS: "columns", SITE: "party", AGGREGATOR: "listen", ADDER: "upstream"},
+    **{OFFER: "holder", NAMES: "names"},
+}
 """Maps kind of TOML file -> a key that only this kind has."""
 
 
 def read_toml(path: Path, kind: str = "") -> dict[str, Any]:
-    """Read a TOML file. kind: one of TERMS, SITE, AGGREGATOR, OFFER and NAMES, or "" for any. Raises
+    """Read a TOML file. kind: one of the kinds in `_KEY_OF`, or "" for any. Raises
     ConfigError if the file cannot be read, is not TOML or is clearly of another kind."""
     try:
         with path.open("rb") as file:
@@ -101,7 +104,7 @@ def choose_keys(keys: Path | None, role: str, address: str, insecure_loopback: b
 
     Args:
         keys: folder of the bundle.
-        role: "party", "aggregator" or "analyst".
+        role: "party", "aggregator", "adder" or "analyst".
         address: HOST:PORT; without keys it must be a loopback address.
         insecure_loopback: connect without keys and encryption.
 
@@ -198,6 +201,24 @@ class AggregatorConfig(Frozen):
     )
 
     _check = field_validator("listen", "metrics")(require_address)
+
+
+class AdderConfig(Frozen):
+    """Settings in an adder's file. Relative paths are relative to the folder that contains it."""
+
+    listen: str = Field(default="127.0.0.1:7071", description="Address to listen on, `HOST:PORT`.")
+    upstream: str = Field(description="Address of the aggregator, `HOST:PORT`.")
+    keys: Path | None = Field(default=None, description="Folder of the adder's [bundle](identity.md).")
+
+    _check = field_validator("listen")(require_address)
+    _check_upstream = field_validator("upstream")(require_dialable)
+
+
+def read_adder(path: Path) -> AdderConfig:
+    """Read an adder's settings file. Paths in the result are absolute. Raises ConfigError if the file cannot
+    be read or has an invalid setting."""
+    config = read_model(AdderConfig, read_toml(path, ADDER), str(path))
+    return config.model_copy(update=from_folder(path, {"keys": config.keys}))
 
 
 def read_aggregator(path: Path) -> AggregatorConfig:

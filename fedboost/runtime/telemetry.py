@@ -186,18 +186,28 @@ class Meter:
     def __init__(
         self, parties: Iterable[str], moved: Callable[..., object] = lambda party, received, sent: None
     ) -> None:
-        """Start measuring. parties: names of the parties; moved: called with the keyword arguments `party`,
-        `received` (bytes received from this party) and `sent` (bytes sent to this party)."""
+        """Start measuring. parties: names of the parties; moved: called after each round with the keyword
+        arguments `party`, `received` (further bytes received from this party) and `sent` (further bytes sent
+        to this party)."""
         self._moved = moved
         self.traffic: dict[str, tuple[int, int]] = dict.fromkeys(parties, (0, 0))
         self.history: list[Row] = []
         self._start = self._last = time.monotonic()
         self._bytes_before = 0
+        self._reported = dict(self.traffic)
 
     def count(self, party: str, sent: int = 0, received: int = 0) -> None:
         before = self.traffic.get(party, (0, 0))
         self.traffic[party] = before[0] + sent, before[1] + received
-        self._moved(party=party, received=sent, sent=received)
+
+    def report(self) -> None:
+        """Call `moved` for each party whose traffic has grown since the last call."""
+        # Not for each message: with a thousand parties, that would take most of a small tree's time.
+        for party, (sent, received) in self.traffic.items():
+            before = self._reported.get(party, (0, 0))
+            if before != (sent, received):
+                self._moved(party=party, received=sent - before[0], sent=received - before[1])
+        self._reported = dict(self.traffic)
 
     @property
     def seconds(self) -> float:
@@ -213,6 +223,7 @@ class Meter:
             seconds, size = now - self._last, total - self._bytes_before
             self.history.append({"round": done.round, **done.published, "seconds": seconds, "bytes": size})
             self._last, self._bytes_before = now, total
+        self.report()
         return self.history[len(self.history) - len(new) :]
 
 

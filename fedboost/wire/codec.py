@@ -43,6 +43,9 @@ MAX_TO_AGGREGATOR = 4 << 20
 """Maximum size in bytes of a message to the aggregator. A part of a report takes at most half a megabyte."""
 MAX_FROM_AGGREGATOR = 64 << 20
 """Maximum size in bytes of a message from the aggregator. The largest ones contain grids of wide tables."""
+MAX_FRAME = 64 << 10
+"""Maximum size in bytes of a frame between an adder and the aggregator, beyond the message that it
+carries."""
 MAX_TERMS = 16 << 20
 """Maximum length of terms in characters. Terms fit in MAX_TO_AGGREGATOR when an analyst sends them, but
 become longer later, when characters are escaped."""

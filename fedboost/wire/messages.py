@@ -19,6 +19,7 @@ from fedboost.terms.session import MAX_PARTIES
 from fedboost.terms.training import MAX_FIGURES
 from fedboost.wire.codec import (
     HAND_WRITTEN,
+    MAX_FRAME,
     MAX_FROM_AGGREGATOR,
     MAX_TO_AGGREGATOR,
     one_of,
@@ -100,8 +101,6 @@ def _check_vouched(admit: Any, vouched: Vouched) -> None:
 
 # ---- Frames between adders and the aggregator -----------------------------------------------------------
 
-MAX_FRAME = 64 << 10
-"""Maximum size in bytes of a frame, beyond the message that it carries."""
 _FROM_ADDER: Coded[FromAdder] = _coded(FromAdder, pb.FromAdder, MAX_TO_AGGREGATOR + MAX_FRAME)
 encode_from_adder, decode_from_adder = _FROM_ADDER
 _TO_ADDER: Coded[ToAdder] = _coded(ToAdder, pb.ToAdder, MAX_FROM_AGGREGATOR + MAX_FRAME)

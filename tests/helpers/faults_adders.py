@@ -171,9 +171,9 @@ class AddersWorld(World):
             case Held(turn, attempt, numbers):
                 self.session.hold(turn, attempt, [region.names[n] for n in numbers if n in region.names])
             case RegionSum(turn, attempt, part, cells, ctx):
-                if (found := region.summed(frame)) and self.joined.issuperset(found[0]):
+                if (sizes := region.summed(frame)) and self.joined.issuperset(sizes):
                     report = Report(turn, attempt, part, cells, ctx=ctx)
-                    self.send(self.session.handle_sum(Summed(found[0], report)))
+                    self.send(self.session.handle_sum(Summed(tuple(sizes), report)))
 
     def lose(self, adder, party):
         """The aggregator notices that a party of an adder is gone."""

@@ -22,10 +22,11 @@ from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.cli.main import main
 from fedboost.fixedpoint import UNIT
 from fedboost.runtime import analyst
-from fedboost.runtime.aggregator import server
+from fedboost.runtime.aggregator import adder, server
+from fedboost.runtime.aggregator.adder import AdderServer
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.analyst import Connection
-from fedboost.runtime.config import AggregatorConfig
+from fedboost.runtime.config import AdderConfig, AggregatorConfig
 from fedboost.runtime.local.cluster import write_consortium
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import read_bundle
@@ -40,8 +41,8 @@ NAMES = ("north", "south", "east", "west", "centre")
 ROWS = 180
 PATIENCE = 40.0
 """Seconds after which a test that waits gives up."""
-node.REDIAL = analyst.REDIAL_SECONDS = 0.1
-server.TICK_SECONDS = 0.05
+node.REDIAL = adder.REDIAL = analyst.REDIAL_SECONDS = 0.1
+server.TICK_SECONDS = adder.TICK_SECONDS = 0.05
 
 
 def rows(count=ROWS, seed=0):
@@ -79,11 +80,12 @@ def written(folder, tables):
     return files
 
 
-def bundles_of(folder, parties):
-    """Bundles of a consortium: of each party, the aggregator and the analyst, by name."""
+def bundles_of(folder, parties, adders=()):
+    """Bundles of a consortium: of each party and adder, the aggregator and the analyst, by name."""
     folder.mkdir(parents=True)
-    write_consortium(folder, {name: name for name in parties}, days=1)
+    write_consortium(folder, {name: name for name in parties}, days=1, adders=adders)
     roles = {**dict.fromkeys(parties, "party"), "aggregator": "aggregator", "analyst": "analyst"}
+    roles |= dict.fromkeys(adders, "adder")
     return {name: read_bundle(folder / name, role) for name, role in roles.items()}
 
 
@@ -134,6 +136,7 @@ class Consortium:
         self.server = AggregatorServer(config, self.log, self.bundles.get("aggregator"))
         self.nodes = {}
         self.tasks = {}
+        self.adders = {}
 
     @property
     def address(self):
@@ -144,11 +147,29 @@ class Consortium:
         """An analyst's connection, with its keys if the others have theirs."""
         return Connection(self.address, self.bundles.get("analyst"))
 
-    def start_party(self, name, table, as_name=None, state="state", policy=None, workers=None, **run):
+    async def start_adder(self, name, listen="127.0.0.1:0"):
+        """Start an adder; its server, and the task that runs it."""
+        config = AdderConfig(listen=listen, upstream=self.address)
+        server = AdderServer(config, self.log.bind(adder=name), self.bundles.get(name))
+        await server.start()
+        self.adders[name] = server
+        self.tasks[name] = asyncio.create_task(server.run())
+
+    async def stop_adder(self, name):
+        server = self.adders.pop(name)
+        self.tasks[name].cancel()
+        await asyncio.gather(self.tasks.pop(name), return_exceptions=True)
+        await server.stop()
+
+    def start_party(
+        self, name, table, as_name=None, state="state", policy=None, workers=None, through=(), **run
+    ):
         """Start a party over a table, or a folder that workers read, with its memory in that folder; the task
         that runs it."""
         (file,) = written(self.folder, {name: table}).values() if workers is None else (table,)
-        values = {"party": as_name or name, "aggregator": self.address, "data": file}
+        addresses = [self.adders[adder].address for adder in through] or self.address
+        names = through if self.bundles else ()
+        values = {"party": as_name or name, "aggregator": addresses, "through": names, "data": file}
         state = self.folder / state
         config = PartyConfig(**values, state=state, policy=policy or ANYTHING, workers=workers)
         self.nodes[name] = PartyNode(config, self.log, self.bundles.get(name))
@@ -198,6 +219,8 @@ async def consortium(folder, tables, programs=(), bundles=None, **settings):
         for task in one.tasks.values():
             task.cancel()
         await asyncio.gather(*one.tasks.values(), return_exceptions=True)
+        for each in one.adders.values():
+            await each.stop()
         await one.server.stop()
 
 

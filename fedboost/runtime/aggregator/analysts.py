@@ -28,6 +28,7 @@ from fedboost.runtime.aggregator.parties import (
     Admission,
     Arrival,
     ConnectedParties,
+    Queue,
     check_signed,
     check_version,
     refuse,
@@ -35,6 +36,7 @@ from fedboost.runtime.aggregator.parties import (
     software_of,
 )
 from fedboost.runtime.aggregator.sessions import ActiveSession, Sessions
+from fedboost.runtime.web.guard import Bucket
 from fedboost.terms.reading import digest_of
 from fedboost.terms.terms import Terms
 from fedboost.wire.codec import terms_of
@@ -314,12 +316,16 @@ SITE_SECONDS = 60.0
 """Seconds within which a site must answer. The site may have to read all its rows first."""
 
 
+FLOOD = "messages-unwanted"
+"""Code of the error for too many unrequested messages."""
+
+
 @dataclass
 class Reviewer:
     """A party's stream of preflight checks: outgoing messages, and the checks that it has not answered
     yet."""
 
-    outgoing: Outgoing
+    outgoing: Queue
     asked: dict[int, "asyncio.Future[Objections | None]"] = field(default_factory=dict)
 
 
@@ -347,34 +353,47 @@ class Checks:
             await refuse(context, error)
         task = asyncio.current_task()
         assert task is not None
-        reviewer = Reviewer(Outgoing(task.cancel))
-        self._reviewers[name] = reviewer  # replaces the stream of a connection that is about to end
+        outgoing = Outgoing(task.cancel)
+        self.add(name, outgoing)
         try:
-            async with sending(reviewer.outgoing, context, self._log):
-                await self._read(requests, reviewer, peer)
+            async with sending(outgoing, context, self._log):
+                async for data in requests:
+                    self.take(name, data, peer.unwanted)
         except PeerError as error:
+            if error.code == FLOOD:
+                peer.bar(time.monotonic())
             self._log.info("checks of a party ended", party=name, reason=quoted(str(error)))
             await refuse(context, error)
         except grpc.RpcError:
             pass  # its connection broke, which `Parties` reports
         finally:
-            if self._reviewers.get(name) is reviewer:
-                del self._reviewers[name]
-            for answer in reviewer.asked.values():
-                if not answer.done():
-                    answer.set_result(None)
+            self.remove(name, outgoing)
 
-    async def _read(self, requests: AsyncIterator[bytes], reviewer: Reviewer, peer: Peer) -> None:
-        """Receive a party's answers. Raises PeerError if the party sends too many answers that were not
+    def add(self, party: str, outgoing: Queue) -> None:
+        """Send checks to a party from now on. This replaces the stream of a connection that is about to
+        end."""
+        self._reviewers[party] = Reviewer(outgoing)
+
+    def remove(self, party: str, outgoing: Queue) -> None:
+        """Stop sending checks to a party, unless a newer stream has replaced this one."""
+        reviewer = self._reviewers.get(party)
+        if reviewer is None or reviewer.outgoing is not outgoing:
+            return
+        del self._reviewers[party]
+        for answer in reviewer.asked.values():
+            if not answer.done():
+                answer.set_result(None)
+
+    def take(self, party: str, data: bytes, unwanted: Bucket) -> None:
+        """Receive a party's answer. Raises PeerError if the party sends too many answers that were not
         requested."""
-        async for data in requests:
-            objections = decode_objections(data)
-            answer = reviewer.asked.get(objections.number)
-            if answer is not None and not answer.done():
-                answer.set_result(objections)
-            elif not peer.unwanted.take(time.monotonic()):
-                peer.bar(time.monotonic())
-                raise PeerError("messages-unwanted", "it keeps sending answers that were not requested")
+        objections = decode_objections(data)
+        reviewer = self._reviewers.get(party)
+        answer = None if reviewer is None else reviewer.asked.get(objections.number)
+        if answer is not None and not answer.done():
+            answer.set_result(objections)
+        elif not unwanted.take(time.monotonic()):
+            raise PeerError(FLOOD, "it keeps sending answers that were not requested")
 
     async def answer(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
         request = await self._admission.only_message(requests, context, peer)

@@ -101,6 +101,8 @@ again."""
 METADATA_BYTES = 8 * 1024
 """Maximum size of a call's headers in bytes. The headers of fedboost have a few hundred bytes. gRPC rejects
 some calls above this size, and all calls above twice this size."""
+VERSION_LENGTH = 20
+"""Maximum number of characters of a caller's version that are kept."""
 MAX_PEERS = 1024
 """Maximum number of peers that are remembered. Beyond that, peers that have no open calls and made none
 recently are forgotten."""
@@ -184,12 +186,14 @@ class Peers:
 
 class Outgoing:
     """Queue of messages to one party. cut: called once, to disconnect the party if it leaves too many
-    messages unread, or reads nothing while others wait to relay to it."""
+    messages unread, or reads nothing while others wait to relay to it; share: factor by which more messages
+    may be unread."""
 
-    def __init__(self, cut: Callable[[], object]) -> None:
+    def __init__(self, cut: Callable[[], object], share: int = 1) -> None:
         self.fault = ""
+        self._most = QUEUED_MESSAGES * share
         """Reason why the party was disconnected, or an empty string."""
-        self._cut = cut
+        self.cut = cut
         self._queue: asyncio.Queue[bytes] = asyncio.Queue()
         self._bytes = 0
         self._moved = asyncio.Event()
@@ -220,7 +224,7 @@ class Outgoing:
         """Queue an encoded message. Does nothing if the party was disconnected for not reading."""
         if self.fault:
             return
-        full = self._queue.qsize() >= QUEUED_MESSAGES or self._bytes + len(data) > QUEUED_BYTES
+        full = self._queue.qsize() >= self._most or self._bytes + len(data) > QUEUED_BYTES
         if full and not self._queue.empty():
             self._give_up(f"{self._queue.qsize()} messages of {self._bytes} bytes are unread")
             return
@@ -236,7 +240,7 @@ class Outgoing:
     def _give_up(self, why: str) -> None:
         self.fault = f"it does not read its messages: {why}"
         self.close()
-        self._cut()
+        self.cut()
 
     def _wake(self) -> None:
         self._moved.set()

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 from urllib.parse import unquote
 
 import grpc
@@ -18,8 +18,9 @@ import grpc
 from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, quoted
 from fedboost.privacy.identity import Identified
 from fedboost.protocol import key_exchange
+from fedboost.protocol.adding import Addition
 from fedboost.protocol.key_exchange import Trust
-from fedboost.protocol.messages import Outbox, Request
+from fedboost.protocol.messages import Ask, Outbox, Relay, Request, ToParty
 from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.limits import Outgoing, Peer, Peers, Refusals
 from fedboost.runtime.files import write_atomically
@@ -110,10 +111,28 @@ class LastSeen:
 
 @dataclass(frozen=True)
 class Arrival:
-    """When a member connected (seconds since 1970), and which software version it claims to run."""
+    """When a member connected (seconds since 1970), and which software version it claims to run. adder: the
+    adder through which it is connected, if any."""
 
     since: int
     version: str
+    adder: str = ""
+
+
+class Queue(Protocol):
+    """Queue of messages to a party: its own (`Outgoing`), or that of its adder."""
+
+    @property
+    def is_full(self) -> bool: ...
+    async def moved(self) -> None: ...
+    def put(self, data: bytes) -> None: ...
+    def close(self) -> None: ...
+
+
+class Shared(Protocol):
+    """The region of a party that is connected through an adder."""
+
+    def send(self, parties: tuple[str, ...], data: bytes, relays: bool, adds: Addition | None) -> None: ...
 
 
 @dataclass(eq=False)
@@ -123,7 +142,7 @@ class ConnectedParties:
 
     seen: LastSeen
     observer: Observer
-    outgoing: dict[str, Outgoing] = field(default_factory=dict)
+    outgoing: dict[str, Queue] = field(default_factory=dict)
     arrivals: dict[str, Arrival] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set, and replaced by a new event, at each change for which analysts may be waiting."""
@@ -145,9 +164,9 @@ class ConnectedParties:
         seconds since 1970 (0 if it was never connected)."""
         return {party: self.seen.last(party) for party in parties if party not in self}
 
-    def add(self, name: str, outgoing: Outgoing, version: str) -> None:
+    def add(self, name: str, outgoing: Queue, version: str, adder: str = "") -> None:
         now = time.time()
-        self.outgoing[name], self.arrivals[name] = outgoing, Arrival(int(now), version)
+        self.outgoing[name], self.arrivals[name] = outgoing, Arrival(int(now), version, adder)
         self.seen.note(name, now)
         self.observer.observe(Event("party here", party=name))
 
@@ -165,17 +184,27 @@ class ConnectedParties:
         while full := [self.outgoing[p] for p in parties if p in self.outgoing and self.outgoing[p].is_full]:
             await full[0].moved()
 
-    def send(self, outbox: Outbox, meter: Meter | None) -> None:
+    def send(self, outbox: Outbox, meter: Meter | None, adds: Addition | None = None) -> None:
         """Encode each message of an outbox once, queue it for its party if the party is connected, and count
-        its bytes in `meter`."""
+        its bytes in `meter`. Parties behind one adder share one copy. adds: what adders need to add the
+        answers to a query of the outbox, if they can be added."""
         encoded: dict[int, bytes] = {}
+        together: dict[tuple[int, int], tuple[Shared, ToParty, list[str]]] = {}
         for party, message in outbox:
-            if party in self.outgoing:
-                data = encoded.setdefault(id(message), b"") or encode_to_party(message)
-                encoded[id(message)] = data
-                if meter is not None:
-                    meter.count(party, received=len(data))
-                self.outgoing[party].put(data)
+            if (queue := self.outgoing.get(party)) is None:
+                continue
+            if (data := encoded.get(id(message))) is None:
+                data = encoded[id(message)] = encode_to_party(message)
+            if meter is not None:
+                meter.count(party, received=len(data))
+            region: Shared | None = getattr(queue, "region", None)
+            if region is None:
+                queue.put(data)
+            else:
+                together.setdefault((id(region), id(message)), (region, message, []))[2].append(party)
+        for region, message, parties in together.values():
+            asks = adds if isinstance(message, Ask) else None
+            region.send(tuple(parties), encoded[id(message)], isinstance(message, Relay), asks)
 
 
 @asynccontextmanager
@@ -369,8 +398,22 @@ async def refuse(context: Any, error: FedboostError) -> NoReturn:
 # ---- A caller's claims about itself, and an analyst's signature -----------------------------------------
 
 
-MAX_VERSION_LENGTH = 20
-"""Maximum number of characters of a version that are kept."""
+def name_taken(party: str) -> Refused:
+    """Return the error for a party whose name is connected already."""
+    return Refused(
+        "party-name-taken",
+        f"a party named {party!r} is already connected; stop the other one, or correct `party` in this "
+        f"site's file",
+    )
+
+
+def full(most: int) -> Refused:
+    """Return the error for a party that calls when the maximum number of parties is connected."""
+    return Refused(
+        "aggregator-full",
+        f"{most} parties are connected, which is the limit here; connect through another adder, or raise the "
+        f"limit on open files",
+    )
 
 
 def check_version(context: Any, who: str) -> None:
@@ -388,7 +431,7 @@ def check_version(context: Any, who: str) -> None:
 def software_of(context: Any) -> str:
     """Return the software version that the caller claims to run, or an empty string."""
     version = dict(context.invocation_metadata() or ()).get(channel.SOFTWARE_KEY)
-    return quoted(version, MAX_VERSION_LENGTH) if isinstance(version, str) else ""
+    return quoted(version, limits.VERSION_LENGTH) if isinstance(version, str) else ""
 
 
 def check_signed(

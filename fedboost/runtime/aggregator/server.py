@@ -13,39 +13,37 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, quoted
+from fedboost.errors import ConfigError, FedboostError, PeerError, quoted
 from fedboost.protocol.messages import Connected, Disconnected, Relay
 from fedboost.runtime.aggregator import limits
-from fedboost.runtime.aggregator import parties as admission
 from fedboost.runtime.aggregator.analysts import Analysts, Checks
 from fedboost.runtime.aggregator.archive import Archive, StatusService, Submissions
-from fedboost.runtime.aggregator.limits import Connections, Outgoing, Peer, Refusals, allow_files
+from fedboost.runtime.aggregator.endpoint import TICK_SECONDS, Endpoint
+from fedboost.runtime.aggregator.limits import Outgoing, Peer, Refusals, allow_files
 from fedboost.runtime.aggregator.parties import (
     Admission,
     ConnectedParties,
-    Health,
     LastSeen,
     check_version,
+    full,
+    name_taken,
     refuse,
     sending,
     software_of,
     trust_of,
 )
 from fedboost.runtime.aggregator.programs import load_program
+from fedboost.runtime.aggregator.regions import Regions
 from fedboost.runtime.aggregator.sessions import Sessions
 from fedboost.runtime.config import AggregatorConfig
 from fedboost.runtime.metrics import AggregatorMetrics, MetricsPage
-from fedboost.runtime.net import channel
-from fedboost.runtime.net.channel import server_credentials
 from fedboost.runtime.net.keys import Bundle
 from fedboost.runtime.telemetry import Events
 from fedboost.runtime.web.serving import need_extra
-from fedboost.wire.messages import decode_from_party
 
 # ---- What an aggregator serves over HTTP: metrics for Prometheus, and the console -----------------------
 # Both need an address in the aggregator's file; the console's libraries are imported only then.
@@ -130,17 +128,9 @@ class Parties:
             check_version(context, "party")
             name = self._admission.party_name(context)
             if name in self._connected:
-                raise Refused(
-                    "party-name-taken",
-                    f"a party named {name!r} is already connected; stop the other one, or correct `party` in "
-                    f"this site's file",
-                )
+                raise name_taken(name)
             if self._here >= self._most:
-                raise Refused(
-                    "aggregator-full",
-                    f"{self._most} parties are connected, which is this aggregator's limit; connect through "
-                    f"an adder, or raise the limit on open files",
-                )
+                raise full(self._most)
         except FedboostError as error:
             await self._admission.refuse("party refused", error, context, peer)
         task = asyncio.current_task()
@@ -175,12 +165,8 @@ class Parties:
         or if the party sends too many unawaited messages."""
         spare = 0
         async for data in requests:
-            active = self._sessions.active
-            if active is not None and name in active.terms.parties:
-                active.meter.count(name, sent=len(data))
-            message = decode_from_party(data)
-            awaited = active is not None and active.awaits(name, message)
-            spare = limits.LAST_WORDS if awaited else spare - 1
+            message = self._sessions.read(name, data)
+            spare = self._sessions.spare(name, message, spare)
             if spare < 0 and not peer.unwanted.take(time.monotonic()):
                 peer.bar(time.monotonic())
                 raise PeerError("messages-unwanted", "it keeps sending messages that were not requested")
@@ -194,8 +180,6 @@ class Parties:
 
 DIGITS = 12
 """Number of digits of the terms' digest that are logged."""
-TICK_SECONDS = 0.25
-"""Seconds between two checks of deadlines."""
 
 
 class AggregatorServer:
@@ -218,7 +202,6 @@ class AggregatorServer:
         self.sessions = Sessions(config, trust_of(bundle), self.connected, log, metrics)
         self.refusals = Refusals(log, metrics)
         self._admission = Admission(bundle, self.refusals)
-        self._health = Health(self._admission)
         connections = allow_files()
         most = limits.party_connections(connections)
         parties = Parties(self._admission, self.sessions, self.connected, log, most)
@@ -228,21 +211,17 @@ class AggregatorServer:
         checks = Checks(trust, self._admission, self.connected, reader, log)
         status = StatusService(self._admission, self.sessions, self.connected, self.analysts)
         self.pages = Pages(config, bundle, status, self.analysts, self.refusals, log)
-        self._services = {
-            channel.SERVICE: {
-                "Attend": parties.attend,
-                "Train": self.analysts.answer,
-                "Advise": checks.advise,
-                "Check": checks.answer,
-                "Status": status.answer,
-            },
-            admission.SERVICE: {"Check": self._health.check, "Watch": self._health.watch},
+        methods = {
+            "Attend": parties.attend,
+            "Train": self.analysts.answer,
+            "Advise": checks.advise,
+            "Check": checks.answer,
+            "Status": status.answer,
+            "Region": Regions(self._admission, self.sessions, self.connected, checks, log).serve,
         }
-        allowed = ("grpc.max_allowed_incoming_connections", connections)
-        self._server = grpc.aio.server(
-            options=[*channel.SERVER_OPTIONS, allowed], maximum_concurrent_rpcs=limits.OPEN_CALLS
+        self._endpoint = Endpoint(
+            config.listen, bundle, methods, self._admission, self.refusals, connections, log
         )
-        self._connections: Connections | None = None
         self._ticker: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -250,21 +229,11 @@ class AggregatorServer:
         port or the state folder cannot be used."""
         for program in self._config.programs:
             load_program(program, self._config.programs)
-        for service, methods in self._services.items():
-            # On the wire, a call with one message is a stream of one, so admission comes before the message.
-            handlers = {
-                method: grpc.stream_stream_rpc_method_handler(self._admission.guarded(answer))
-                for method, answer in methods.items()
-            }
-            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
-        port = self._bind()
+        self._endpoint.bind()
         self.pages.listen()
         self.sessions.open()
         await self.pages.start()
-        await self._server.start()
-        self._health.set_serving(True)
-        self.address = f"{self._config.listen.rpartition(':')[0]}:{port}"
-        self._connections = Connections(port, self.refusals)
+        self.address = await self._endpoint.start()
         self._ticker = asyncio.create_task(self._tick())
         self.sessions.begin_next()
 
@@ -277,38 +246,18 @@ class AggregatorServer:
     async def stop(self) -> None:
         """Finish the current turn, disconnect everyone and close the port. Sessions continue in the next
         process."""
-        self._health.set_serving(False)
+        self._endpoint.health.set_serving(False)
         await self.sessions.stop()
         await self.pages.stop()
         if self._ticker is not None:
             self._ticker.cancel()
         self.sessions.active = None
-        await self._server.stop(grace=1.0)
+        await self._endpoint.stop()
         self.sessions.close()
 
-    def _bind(self) -> int:
-        try:
-            if self._bundle is None:
-                return int(self._server.add_insecure_port(self._config.listen))
-            return int(self._server.add_secure_port(self._config.listen, server_credentials(self._bundle)))
-        except RuntimeError:
-            raise ConfigError(
-                "aggregator-cannot-listen",
-                f"cannot listen on {self._config.listen}: the port is already in use, or the address "
-                f"does not belong to this machine",
-            ) from None
-
     async def _tick(self) -> None:
-        """Check deadlines, idle connections and the expiry of the certificate, until cancelled."""
-        warned = self._bundle is None
+        """Check deadlines, and what the endpoint checks, until cancelled."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            if self._bundle is not None and not warned and datetime.now(UTC) > self._bundle.ends:
-                warned = True
-                self._log.error(
-                    "certificate expired: new callers are not admitted; renew it, and restart the aggregator",
-                    keys=str(self._bundle.folder),
-                )
             self.sessions.tick(time.monotonic())
-            if self._connections is not None:
-                self._connections.look(self._admission.calling, time.monotonic())
+            self._endpoint.tick(time.monotonic())

@@ -23,16 +23,17 @@ import struct
 import time
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedboost.boosting import state
 from fedboost.boosting.state import INITIAL_STATE
-from fedboost.errors import ConfigError, DurabilityError, FedboostError, Refused
+from fedboost.errors import ConfigError, DurabilityError, FedboostError, PeerError, Refused
 from fedboost.gbdt.metrics import of_all
 from fedboost.protocol import run
+from fedboost.protocol.adding import RegionSum
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.contracts import Program
 from fedboost.protocol.key_exchange import Trust
@@ -49,8 +50,10 @@ from fedboost.protocol.messages import (
     Report,
     Request,
     SessionEnded,
+    Summed,
 )
 from fedboost.protocol.run import Begun, Opened, Record
+from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.parties import ConnectedParties
 from fedboost.runtime.aggregator.programs import program_of
 from fedboost.runtime.config import AggregatorConfig
@@ -59,7 +62,15 @@ from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.signed_model import trained_model_of
 from fedboost.runtime.telemetry import Event, Kind, Meter, Observer
 from fedboost.terms.terms import Terms
-from fedboost.wire.messages import MODEL_PART, Failed, ModelPart, RoundDone, TrainEvent, Waiting
+from fedboost.wire.messages import (
+    MODEL_PART,
+    Failed,
+    ModelPart,
+    RoundDone,
+    TrainEvent,
+    Waiting,
+    decode_from_party,
+)
 
 # ---- The journal of a session ---------------------------------------------------------------------------
 
@@ -387,6 +398,34 @@ class ActiveSession:
             else:
                 self._log.info("goes on", turn=self.session.turn)
 
+    def handle_sum(self, frame: RegionSum, sizes: dict[str, int], last: str) -> None:
+        """Handle a part of an adder's sum.
+
+        Args:
+            frame: the sum.
+            sizes: party -> bytes of its report, for all parties of the sum.
+            last: the party that completed the part.
+
+        Raises PeerError, which concerns the adder, if the sum must not be added."""
+        if self.over or not self._joined.issuperset(sizes):
+            return  # left over from the previous session
+        for party, size in sizes.items():
+            self.meter.count(party, sent=size)
+        report = Report(frame.turn, frame.attempt, frame.part, frame.cells, ctx=frame.ctx)
+        turn, faults = self.session.turn, list[PeerError]()
+
+        def step() -> Outbox:
+            try:
+                return self.session.handle_sum(Summed(tuple(sizes), report))
+            except PeerError as error:
+                faults.append(error)
+                return []
+
+        self._take(step)
+        if faults:
+            raise faults[0]
+        self.pace.heard(last, time.monotonic(), self.session.turn != turn)
+
     def awaits(self, party: str, message: FromParty) -> bool:
         """Return whether the session is waiting for this message from this party."""
         awaited = party in self.session.roster and self.session.awaits(party)
@@ -474,6 +513,7 @@ class ActiveSession:
         if self.over:
             return
         self.over = True
+        self.meter.report()
         try:
             model = None if failed else trained_model_of(self.session).to_bytes()
         except FedboostError as error:
@@ -593,6 +633,28 @@ class Sessions:
         """Pass a message of a party, or a change of its connection, to the active session."""
         self._step(lambda active: active.handle(party, event))
 
+    def handle_sum(self, frame: RegionSum, sizes: dict[str, int], last: str) -> None:
+        """Pass a part of an adder's sum to the active session, as `ActiveSession.handle_sum`."""
+        self._step(lambda active: active.handle_sum(frame, sizes, last))
+
+    def hold(self, turn: int, attempt: int, parties: Iterable[str]) -> None:
+        """Record that an adder has these parties' whole reports, while it waits for others."""
+        if self.active is not None:
+            self.active.session.hold(turn, attempt, parties)
+
+    def read(self, party: str, data: bytes) -> FromParty:
+        """Decode a party's message and count its bytes. Raises PeerError if it is not a message."""
+        active = self.active
+        if active is not None and party in active.terms.parties:
+            active.meter.count(party, sent=len(data))
+        return decode_from_party(data)
+
+    def spare(self, party: str, message: FromParty, before: int) -> int:
+        """Return how many unawaited messages the party may send after this one. before: how many it could
+        send before; negative if it could send none."""
+        awaited = self.active is not None and self.active.awaits(party, message)
+        return limits.LAST_WORDS if awaited else before - 1
+
     def tick(self, now: float) -> None:
         self._connected.seen.write(now)
         self._step(lambda active: active.tick(now))
@@ -642,7 +704,10 @@ class Sessions:
                 for party, message in outbox
                 if isinstance(message, OpenRequest | Relay | SessionEnded)
             ]
-        self._connected.send(outbox, None if self.active is None else self.active.meter)
+        if self.active is None:
+            self._connected.send(outbox, None)
+        else:
+            self._connected.send(outbox, self.active.meter, self.active.session.addition)
 
     # ---- an analyst's session -------------------------------------------------------------------------
 

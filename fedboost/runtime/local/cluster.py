@@ -207,14 +207,21 @@ class LocalCluster:
         return lines[-1] if lines else "its log is empty"
 
 
-def write_consortium(folder: Path, parties: Mapping[str, str], days: int) -> None:
-    """Create a consortium, and write key bundles for an aggregator, an analyst and the parties. The root key
-    is not kept. parties: party name -> name of the bundle's folder; days: number of days for which the
-    certificates are valid."""
+def write_consortium(folder: Path, parties: Mapping[str, str], days: int, adders: Iterable[str] = ()) -> None:
+    """Create a consortium, and write key bundles for its members. The root key is not kept.
+
+    Args:
+        folder: where the bundles are written. The folders of the aggregator's and the analyst's bundles are
+            named `aggregator` and `analyst`.
+        parties: party name -> name of the bundle's folder.
+        days: number of days for which the certificates are valid.
+        adders: names of adders, which are also the names of their folders.
+    """
     now = datetime.now(UTC)
     root_key, root = new_root("loopback", now, days + 1)
     holders = [(AGGREGATOR, AGGREGATOR, AGGREGATOR), (ANALYST, ANALYST, ANALYST)]
     holders += [(stem, name, "party") for name, stem in parties.items()]
+    holders += [(name, name, "adder") for name in adders]
     for stem, name, role in holders:
         key, certificate = issue(root_key, root, name, role, now, days)
         write_bundle(folder / stem, key, certificate, to_pem(root))

@@ -5,15 +5,17 @@ them.
 Raises: ConfigError if an address does not answer or is not a fedboost aggregator.
 """
 
+import asyncio
 import atexit
+import random
 import re
 import socket
 import ssl
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
@@ -31,12 +33,12 @@ from fedboost.errors import (
     TreeAborted,
     quoted,
 )
-from fedboost.privacy.identity import SERVER_NAME, Identified, identify
+from fedboost.privacy.identity import SERVER_NAME, Identified, identify, server_name
 from fedboost.runtime.aggregator.limits import SERVER_OPTIONS as LIMITS
 from fedboost.runtime.files import file_errors
 from fedboost.runtime.net.keys import CERTIFICATE, KEY, Bundle, expired
 from fedboost.version import VERSION
-from fedboost.wire.codec import MAX_FROM_AGGREGATOR, MAX_TO_AGGREGATOR, WIRE_VERSION
+from fedboost.wire.codec import MAX_FRAME, MAX_FROM_AGGREGATOR, MAX_TO_AGGREGATOR, WIRE_VERSION
 
 # ---- TLS: credentials of both ends, the peer's certificate, and why a handshake fails -------------------
 
@@ -44,6 +46,30 @@ from fedboost.wire.codec import MAX_FROM_AGGREGATOR, MAX_TO_AGGREGATOR, WIRE_VER
 CLIENT_TLS_OPTIONS = [("grpc.ssl_target_name_override", SERVER_NAME)]
 """TLS options of a client. The server may have any address, but its certificate must have been issued for an
 aggregator."""
+
+
+class Server(NamedTuple):
+    """A server that a site connects to: its address HOST:PORT, and the adder's name, or '' if it is the
+    aggregator itself."""
+
+    address: str
+    adder: str = ""
+
+    def __str__(self) -> str:
+        return (
+            f"the adder {self.adder!r} at {self.address}"
+            if self.adder
+            else f"the {self.role} at {self.address}"
+        )
+
+    @property
+    def role(self) -> str:
+        return "adder" if self.adder else "aggregator"
+
+    @property
+    def dns_name(self) -> str:
+        """DNS name that the server's certificate must contain."""
+        return server_name(self.role, self.adder) or SERVER_NAME
 
 
 @dataclass(frozen=True)
@@ -83,11 +109,11 @@ def peer_of(auth_context: Mapping[str, Iterable[bytes]], bundle: Bundle, now: da
     return identify(b"\n".join([*leaf, *intermediates]), bundle.roots, now, bundle.denied)
 
 
-def tls_fault(address: str, bundle: Bundle) -> TlsFault | None:
+def tls_fault(address: str, bundle: Bundle, adder: str = "") -> TlsFault | None:
     """Return why the TLS handshake with the server at HOST:PORT fails, or None if it succeeds or no server
-    listens there. gRPC reports most causes only as a lost connection, so this function connects once more
-    with Python's TLS. It blocks for a few seconds at most. Raises ConfigError if the bundle's folder can no
-    longer be read."""
+    listens there. adder: name of the adder that should listen there, or '' for the aggregator. gRPC reports
+    most causes only as a lost connection, so this function connects once more with Python's TLS. It blocks
+    for a few seconds at most. Raises ConfigError if the bundle's folder can no longer be read."""
     ours = bundle.folder / CERTIFICATE
     try:
         now = datetime.now(UTC)
@@ -96,7 +122,7 @@ def tls_fault(address: str, bundle: Bundle) -> TlsFault | None:
         identify(bundle.certificate, bundle.roots, now, bundle.denied)
     except PeerError as error:
         return TlsFault(f"{ours}: {error}")
-    context = _dialling(bundle)
+    context, server = _dialling(bundle), Server(address, adder)
     host, _, port = address.rpartition(":")
     hangs_up = TlsFault(
         f"the server at {address} closes connections before the TLS handshake: it may be an aggregator that "
@@ -113,14 +139,14 @@ def tls_fault(address: str, bundle: Bundle) -> TlsFault | None:
         with (
             opened,
             context.wrap_socket(
-                opened, server_hostname=SERVER_NAME, do_handshake_on_connect=False
+                opened, server_hostname=server.dns_name, do_handshake_on_connect=False
             ) as secured,
         ):
             secured.do_handshake()
             if _is_taken(secured):
                 return None
     except ssl.SSLCertVerificationError as error:
-        return TlsFault(f"the certificate of the aggregator at {address} {_certificate_fault(error)}")
+        return TlsFault(f"the certificate of {server} {_certificate_fault(error, server)}")
     except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
         return hangs_up
     except ssl.SSLError:
@@ -133,7 +159,7 @@ def tls_fault(address: str, bundle: Bundle) -> TlsFault | None:
     except OSError:
         return hangs_up
     return TlsFault(
-        f"the aggregator at {address} rejects {ours}: it trusts another consortium, or its clock is wrong; "
+        f"{server} rejects {ours}: it trusts another consortium, or its clock is wrong; "
         f"compare the fingerprints that `fedboost keys show` prints on both machines"
     )
 
@@ -166,16 +192,17 @@ _UNTRUSTED = (2, 7, 18, 19, 20, 21)
 _UNFIT = (26, 62, 79)
 
 
-def _certificate_fault(error: ssl.SSLCertVerificationError) -> str:
+def _certificate_fault(error: ssl.SSLCertVerificationError, server: Server) -> str:
     if error.verify_code in _UNTRUSTED:
         compare = "compare the fingerprints that `fedboost keys show` prints on both machines"
         return f"belongs to another consortium; {compare}"
     if error.verify_code == _EXPIRED:
-        return "has expired; it needs a new bundle from `fedboost keys aggregator`"
+        return f"has expired; it needs a new bundle from `fedboost keys {server.role}`"
     if error.verify_code == _NOT_YET:
         return "is not valid yet; check this machine's clock"
     if error.verify_code in _UNFIT:
-        return f"is not for an aggregator: it lacks the DNS name {SERVER_NAME}"
+        whose = f"adder {server.adder!r}" if server.adder else "an aggregator"
+        return f"is not for {whose}: it lacks the DNS name {server.dns_name}"
     return f"cannot be verified: {error.verify_message}"
 
 
@@ -186,6 +213,7 @@ SERVICE = "fedboost.wire.v1.Aggregator"
 ATTEND = f"/{SERVICE}/Attend"
 TRAIN = f"/{SERVICE}/Train"
 ADVISE = f"/{SERVICE}/Advise"
+REGION = f"/{SERVICE}/Region"
 CHECK = f"/{SERVICE}/Check"
 STATUS_OF = f"/{SERVICE}/Status"
 PARTY_KEY = "fedboost-party-bin"
@@ -197,19 +225,18 @@ VERSIONS = ((VERSION_KEY, str(WIRE_VERSION)), (SOFTWARE_KEY, VERSION))
 KEEPALIVE_MS = 20_000  # interval between probes of a silent connection, and time to answer one
 
 CLIENT_OPTIONS = [
-    ("grpc.max_receive_message_length", MAX_FROM_AGGREGATOR),
-    ("grpc.max_send_message_length", MAX_TO_AGGREGATOR),
+    ("grpc.max_receive_message_length", MAX_FROM_AGGREGATOR + MAX_FRAME),
+    ("grpc.max_send_message_length", MAX_TO_AGGREGATOR + MAX_FRAME),
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 ]
-_TLS_OPTIONS = [*CLIENT_OPTIONS, *CLIENT_TLS_OPTIONS]
 FIRST_LOOK = 2.0  # seconds without an answer before its cause is looked up
 SERVER_OPTIONS = [
-    ("grpc.max_receive_message_length", MAX_TO_AGGREGATOR),
-    ("grpc.max_send_message_length", MAX_FROM_AGGREGATOR),
+    ("grpc.max_receive_message_length", MAX_TO_AGGREGATOR + MAX_FRAME),
+    ("grpc.max_send_message_length", MAX_FROM_AGGREGATOR + MAX_FRAME),
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
     ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
@@ -283,13 +310,96 @@ def unanswered(address: str, wait: float, fault: TlsFault | None, advice: str) -
     )
 
 
-def dial(address: str, bundle: Bundle | None, over: Any = grpc.aio) -> Any:
-    """Open a gRPC channel to the aggregator. By default, the channel is used with asyncio; if `over` is
-    `grpc`, it is used for blocking calls. Without a bundle, the channel is not encrypted and neither end is
-    authenticated."""
+def dial(address: str, bundle: Bundle | None, over: Any = grpc.aio, adder: str = "") -> Any:
+    """Open a gRPC channel to an aggregator, or to an adder. Without a bundle, the channel is not encrypted
+    and neither end is authenticated.
+
+    Args:
+        address: HOST:PORT.
+        bundle: certificate and key of the caller, or None.
+        over: `grpc.aio` for use with asyncio, `grpc` for blocking calls.
+        adder: name of the adder that must answer, or '' for the aggregator.
+    """
     if bundle is None:
         return over.insecure_channel(address, options=CLIENT_OPTIONS)
-    return over.secure_channel(address, channel_credentials(bundle), options=_TLS_OPTIONS)
+    named = ("grpc.ssl_target_name_override", Server(address, adder).dns_name)
+    return over.secure_channel(address, channel_credentials(bundle), options=[*CLIENT_OPTIONS, named])
+
+
+# ---- Waiting for a server that does not answer ----------------------------------------------------------
+# Each attempt waits longer than the one before, up to a bound. The log reports each cause once.
+
+
+FIRST_RETRY, LAST_RETRY = 0.2, 5.0
+"""Seconds between two attempts to reach a server; the pause doubles from the first value to the last."""
+REPORT_AFTER_SECONDS = 1.0
+"""Seconds of waiting after which the log reports the wait."""
+
+
+@dataclass(eq=False)
+class DialAttempts:
+    """Attempts to reach one of some servers, at the start or after the connection was lost. Each failed
+    attempt is followed by one at the next server.
+
+    servers: the servers in the order in which they are tried; wait: maximum time to wait, in seconds; advice:
+    what the user should do if no server answers, as the end of a sentence."""
+
+    _servers: Sequence[Server]
+    _wait: float
+    _log: Any
+    _advice: str
+    _at: int = 0
+    _waited: float = 0.0
+    _pause: float = FIRST_RETRY
+    _reported: str = ""
+    _fault: TlsFault | None = None
+
+    @property
+    def server(self) -> Server:
+        """The server to dial now."""
+        return self._servers[self._at % len(self._servers)]
+
+    def next(self) -> None:
+        """Continue with the next server, because the connection to this one was lost."""
+        self._at += 1
+
+    async def reached(self, opened: Any, bundle: Bundle | None, attended: bool) -> bool:
+        """Return whether the current server can be reached over this connection.
+
+        Args:
+            opened: the gRPC channel.
+            bundle: certificate and key of the caller, or None.
+            attended: True if a server admitted this caller before; the caller then goes on waiting even if
+                another server answers.
+
+        Raises ConfigError if the maximum wait is over, or if the server is not an aggregator or adder."""
+        try:
+            # asyncio.wait_for loses a cancellation that arrives together with the result (Python 3.11).
+            async with asyncio.timeout(min(self._pause, max(self._wait - self._waited, 0.05))):
+                await opened.channel_ready()
+        except TimeoutError:
+            self._waited += self._pause
+            if bundle is not None and self._waited >= REPORT_AFTER_SECONDS:
+                self._fault = await asyncio.to_thread(
+                    tls_fault, self.server.address, bundle, self.server.adder
+                )
+                if self._fault and not self._fault.passes and not attended:
+                    raise ConfigError("aggregator-wrong-server", self._fault.reason) from None
+            self._give_up_or_say_so()
+            self._pause = min(2 * self._pause, LAST_RETRY) * random.uniform(0.5, 1.0)
+            self.next()
+            return False
+        self._waited, self._pause, self._reported = 0.0, FIRST_RETRY, ""
+        return True
+
+    def _give_up_or_say_so(self) -> None:
+        address = self.server.address
+        if self._waited >= self._wait:
+            raise unanswered(address, self._wait, self._fault, self._advice) from None
+        why = self._fault.reason if self._fault else "no server answers at this address"
+        if self._waited >= REPORT_AFTER_SECONDS and self._reported != why:
+            self._log.info("waiting for the aggregator", address=address, reason=why)
+            self._reported = why
 
 
 @contextmanager

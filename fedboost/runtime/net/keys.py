@@ -51,7 +51,7 @@ CERTIFICATE, KEY, ROOTS, DENIED = "certificate.pem", "key.pem", "consortium.pem"
 REQUEST = "request.pem"
 ROOT_KEY = "consortium-key.pem"
 
-_A = {"party": "a party", "aggregator": "an aggregator", "analyst": "an analyst"}
+_A = {"party": "a party", "aggregator": "an aggregator", "analyst": "an analyst", "adder": "an adder"}
 PRIVATE, PUBLIC = 0o600, 0o644
 _TLS_CURVES = ("secp256r1", "secp384r1")
 

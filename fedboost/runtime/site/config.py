@@ -3,8 +3,9 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field, PrivateAttr, field_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from fedboost.errors import ConfigError
 from fedboost.runtime.config import (
@@ -19,6 +20,7 @@ from fedboost.runtime.config import (
 from fedboost.runtime.data.database import Database, ReadOptions, database_of, with_query
 from fedboost.runtime.data.locations import is_remote, shown
 from fedboost.runtime.files import folder_name
+from fedboost.runtime.net.channel import Server
 from fedboost.runtime.site.policy import Policy
 from fedboost.terms.reading import Frozen, Name, read_model
 
@@ -95,7 +97,17 @@ class PartyConfig(Frozen):
     are relative to the folder that contains the file."""
 
     party: Name = Field(description="Name of this site, as in the terms and in its certificate.")
-    aggregator: str = Field(description="Address of the aggregator, `HOST:PORT`.")
+    aggregator: tuple[str, ...] = Field(
+        min_length=1,
+        max_length=16,
+        description="Address of the aggregator, `HOST:PORT`, or a list of addresses: if one cannot be "
+        "reached, the next one is tried.",
+    )
+    through: tuple[str, ...] = Field(
+        default=(),
+        description='Names of the [adders](operations.md#adders) at these addresses, in the same order; `""` '
+        "for the aggregator itself (default: no adders).",
+    )
     data: Path | str | Database | None = Field(
         default=None,
         description="Table of this site: a [file, folder or URL](tables.md), or the URI of a "
@@ -149,9 +161,52 @@ class PartyConfig(Frozen):
 
     _file: Path = PrivateAttr(Path("party.toml"))
 
-    _check = field_validator("aggregator")(require_dialable)
+    @field_validator("aggregator", mode="before")
+    @classmethod
+    def _one_or_more(cls, value: object) -> object:
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("aggregator")
+    @classmethod
+    def _dialable(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(require_dialable, value))
+
+    @field_validator("through", mode="before")
+    @classmethod
+    def _one_or_more_names(cls, value: object) -> object:
+        return [value] if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _one_name_each(self) -> Self:
+        if self.through and len(self.through) != len(self.aggregator):
+            raise ValueError("through must have one name for each address of aggregator")
+        return self
+
     _keep_uri = field_validator("data", mode="before")(_uri_or_path)
     _check_metrics = field_validator("metrics")(require_address)
+
+    @property
+    def servers(self) -> tuple[Server, ...]:
+        """The servers that this site connects to, in the order in which they are tried."""
+        names = self.through or ("",) * len(self.aggregator)
+        return tuple(map(Server, self.aggregator, names))
+
+    @property
+    def adders(self) -> tuple[str, ...]:
+        """Names of the adders that may take this site's calls."""
+        return tuple(dict.fromkeys(filter(None, self.through)))
+
+    @property
+    def direct_address(self) -> str:
+        """Address of the aggregator itself. Raises ConfigError if the site only knows adders."""
+        for server in self.servers:
+            if not server.adder:
+                return server.address
+        raise ConfigError(
+            "aggregator-only-adders",
+            f"{self.file}: this command needs the aggregator itself, but all addresses are those of adders; "
+            f'add its address to `aggregator`, and "" to `through`',
+        )
 
     @property
     def file(self) -> Path:

@@ -16,7 +16,6 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from os import urandom
@@ -50,7 +49,7 @@ from fedboost.runtime.data.locations import shown
 from fedboost.runtime.data.shard import column_faults, rows_to_predict
 from fedboost.runtime.metrics import MetricsPage, PartyMetrics
 from fedboost.runtime.net import channel
-from fedboost.runtime.net.channel import TlsFault, tls_fault
+from fedboost.runtime.net.channel import DialAttempts, Server
 from fedboost.runtime.net.keys import Bundle, read_again
 from fedboost.runtime.signed_model import PartyModel, terms_to_predict
 from fedboost.runtime.site.approval import naming_the_command, nothing_approved, policy_for
@@ -73,61 +72,6 @@ from fedboost.runtime.web.serving import need_extra
 from fedboost.runtime.workers.holder import rows_of
 from fedboost.terms.terms import Terms
 from fedboost.wire.messages import UnreadOffer, decode_to_party, encode_from_party
-
-# ---- A party's wait for an aggregator that does not answer ----------------------------------------------
-# Each attempt waits longer than the one before, up to a bound. The log reports each cause once.
-
-
-FIRST_RETRY, LAST_RETRY = 0.2, 5.0
-"""Seconds between two attempts to reach the aggregator; the pause doubles from the first value to the
-last."""
-REPORT_AFTER_SECONDS = 1.0
-"""Seconds of waiting after which the log reports that the party is waiting."""
-
-
-@dataclass(eq=False)
-class DialAttempts:
-    """Attempts to reach one aggregator, at the start or after the connection was lost. wait: maximum time to
-    wait, in seconds."""
-
-    _address: str
-    _wait: float
-    _log: Any
-    _waited: float = 0.0
-    _pause: float = FIRST_RETRY
-    _reported: str = ""
-    _fault: TlsFault | None = None
-
-    async def reached(self, opened: Any, bundle: Bundle | None, attended: bool) -> bool:
-        """Return whether the aggregator can be reached over this connection. opened: the gRPC channel;
-        attended: True if the aggregator admitted this party before; the party then goes on waiting even if
-        another server answers. Raises ConfigError if the maximum wait is over, or if the server is not an
-        aggregator."""
-        try:
-            # asyncio.wait_for loses a cancellation that arrives together with the result (Python 3.11).
-            async with asyncio.timeout(min(self._pause, max(self._wait - self._waited, 0.05))):
-                await opened.channel_ready()
-        except TimeoutError:
-            self._waited += self._pause
-            if bundle is not None and self._waited >= REPORT_AFTER_SECONDS:
-                self._fault = await asyncio.to_thread(tls_fault, self._address, bundle)
-                if self._fault and not self._fault.passes and not attended:
-                    raise ConfigError("aggregator-wrong-server", self._fault.reason) from None
-            self._give_up_or_say_so()
-            self._pause = min(2 * self._pause, LAST_RETRY) * random.uniform(0.5, 1.0)
-            return False
-        self._waited, self._pause, self._reported = 0.0, FIRST_RETRY, ""
-        return True
-
-    def _give_up_or_say_so(self) -> None:
-        if self._waited >= self._wait:
-            advice = "check `aggregator` in this site's file, and that the aggregator is running"
-            raise channel.unanswered(self._address, self._wait, self._fault, advice) from None
-        why = self._fault.reason if self._fault else "no server answers at this address"
-        if self._waited >= REPORT_AFTER_SECONDS and self._reported != why:
-            self._log.info("waiting for the aggregator", address=self._address, reason=why)
-            self._reported = why
-
 
 # ---- The aggregator's messages that a party has not handled yet -----------------------------------------
 # Messages are handled in order of arrival. A busy party goes on reading relays, so two parties that relay to
@@ -328,6 +272,7 @@ class PartyMonitor:
 # ---- A party on the network: connects to the aggregator, and answers what its session allows ------------
 
 
+UNREACHABLE = "check `aggregator` in this site's file, and that the aggregator is running"
 MAX_REFUSALS = 60
 """Number of consecutive refusals, about a second apart, after which a party that was admitted before gives
 up."""
@@ -403,22 +348,23 @@ class PartyNode:
         self._rows.close()
 
     async def _run(self, wait: float, once: bool) -> None:
-        address = self._config.aggregator
-        dialling = DialAttempts(address, wait, self._log)
+        dialling = DialAttempts(self._config.servers, wait, self._log, UNREACHABLE)
         while not (once and self.ended):
             if self._bundle is not None and self._attended:
                 self._bundle = read_again(self._bundle)
-            async with channel.dial(address, self._bundle) as opened:
+            server = dialling.server
+            async with channel.dial(server.address, self._bundle, adder=server.adder) as opened:
                 if not await dialling.reached(opened, self._bundle, self._attended):
                     continue
-                await self._attend(opened, once)
+                await self._attend(opened, server, once)
+                dialling.next()
             if not (once and self.ended):
                 self._log.info("reconnecting")
                 await asyncio.sleep(REDIAL * random.uniform(0.5, 1.0))  # parties should not all come at once
 
-    async def _attend(self, opened: Any, once: bool) -> None:
+    async def _attend(self, opened: Any, server: Server, once: bool) -> None:
         """Handle the aggregator's messages until the connection is lost or, with `once`, a session has ended.
-        opened: the gRPC channel to the aggregator."""
+        opened: the gRPC channel to the server."""
         metadata = ((channel.PARTY_KEY, self._config.party.encode()), *channel.VERSIONS)
         self._thread.hung_up.clear()
         # Two tasks share the connection, and a thread computes:
@@ -427,7 +373,7 @@ class PartyNode:
         #     _attend   Inbox -> SessionThread -> gRPC, one message after the other
         call = opened.stream_stream(channel.ATTEND)(metadata=metadata)
         inbox = Inbox()
-        reader = asyncio.create_task(self._read(call, inbox, opened))
+        reader = asyncio.create_task(self._read(call, inbox, opened, server))
         try:
             while (message := await inbox.get()) is not None:
                 if self._bundle is not None and datetime.now(UTC) > self._bundle.ends:
@@ -446,7 +392,7 @@ class PartyNode:
             # may not have noticed yet that an earlier connection of this party is dead.
             unfit = error.code() == grpc.StatusCode.INVALID_ARGUMENT  # e.g. another version
             if unfit or (not away and (not self._attended or self._refusals > MAX_REFUSALS)):
-                raise channel.explained(error, f"the aggregator at {self._config.aggregator}") from None
+                raise channel.explained(error, str(server)) from None
             self._log.info("connection lost", code=error.code().name, details=quoted(error.details() or ""))
         except asyncio.InvalidStateError:
             pass  # the aggregator closed the stream while a reply was being written
@@ -457,14 +403,15 @@ class PartyNode:
             if self._session is not None:
                 self._session.hang_up()
 
-    async def _read(self, call: Any, inbox: Inbox, opened: Any) -> None:
+    async def _read(self, call: Any, inbox: Inbox, opened: Any, server: Server) -> None:
         """Put the aggregator's messages into the inbox, followed by None at the end of the connection.
         Meanwhile, another task answers preflight checks."""
         reviewing: asyncio.Task[None] | None = None
         try:
             if channel.VERSION_KEY in await call.initial_metadata():  # this party was admitted
                 self._attended, self._refusals = True, 0
-                self.watch.report(Event(TABLE_AVAILABLE, aggregator=self._config.aggregator))
+                told = f"{server.address} (adder {server.adder})" if server.adder else server.address
+                self.watch.report(Event(TABLE_AVAILABLE, aggregator=told))
                 reviewing = asyncio.create_task(self._reviewer.serve(opened))
             async for data in call:
                 self.watch.received(len(data))
@@ -724,7 +671,7 @@ def predict_with_parties(
     node = PredictingNode(config, log, bundle, model)
     try:
         terms = node.ask_for(min_common_rows)
-        training = Connection(config.aggregator, bundle).train(terms, wait, on_waiting)
+        training = Connection(config.direct_address, bundle).train(terms, wait, on_waiting)
     except BaseException:
         node.close()
         raise

@@ -91,7 +91,7 @@ class SitePageData:
         budget, fault = self.budget()
         return Overview(
             party=config.party,
-            aggregator=config.aggregator,
+            aggregator=", ".join(map(str, config.servers)),
             rows=rows,
             live=self._state.live,
             requests=self.requests(),

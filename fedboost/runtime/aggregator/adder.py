@@ -1,0 +1,301 @@
+"""The process of an adder: a server for the sites of a region, and a client of the aggregator.
+
+Guarantees: an adder keeps nothing but its certificate, so it can be killed and started again at any time; its
+parties then call again. While the aggregator cannot be reached, the parties stay connected. A party has the
+same limits as at an aggregator. Rejects: callers that are no party of the consortium, and parties that are
+already connected here.
+"""
+
+import asyncio
+import random
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from fedboost.errors import FedboostError, PeerError, Refused, quoted
+from fedboost.protocol.adding import AdderEnd, Cut, FromAdder, To
+from fedboost.protocol.messages import Report
+from fedboost.runtime.aggregator import limits
+from fedboost.runtime.aggregator.endpoint import TICK_SECONDS, Endpoint
+from fedboost.runtime.aggregator.limits import Outgoing, Peer, Refusals, allow_files
+from fedboost.runtime.aggregator.parties import (
+    Admission,
+    check_version,
+    full,
+    name_taken,
+    refuse,
+    sending,
+    software_of,
+)
+from fedboost.runtime.config import AdderConfig
+from fedboost.runtime.net import channel
+from fedboost.runtime.net.channel import DialAttempts, Server
+from fedboost.runtime.net.keys import Bundle, read_again
+from fedboost.wire.messages import decode_from_party, decode_to_adder, encode_from_adder
+
+QUEUED_UP = 8 << 20
+"""Once this many bytes wait for the aggregator, the adder stops reading from its parties."""
+REDIAL = 1.0
+"""Maximum number of seconds between losing the connection to the aggregator and the next attempt."""
+UNREACHABLE = "check `upstream` in the adder's file, and that the aggregator is running"
+
+
+@dataclass(eq=False)
+class Call:
+    """A party that is connected. fault: why the aggregator ended its call, if it did."""
+
+    outgoing: Outgoing
+    fault: FedboostError | None = None
+
+
+class Upstream:
+    """Queue of frames to the aggregator."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[bytes] = asyncio.Queue()
+        self._bytes = 0
+        self._moved = asyncio.Event()
+
+    def put(self, data: bytes) -> None:
+        self._bytes += len(data)
+        self._queue.put_nowait(data)
+
+    async def get(self) -> bytes:
+        data = await self._queue.get()
+        self._bytes -= len(data)
+        self._moved.set()
+        return data
+
+    async def room(self) -> None:
+        """Wait until less than `QUEUED_UP` bytes are queued."""
+        while self._bytes >= QUEUED_UP:
+            self._moved.clear()
+            await self._moved.wait()
+
+    def clear(self) -> None:
+        self._queue, self._bytes = asyncio.Queue(), 0
+        self._moved.set()
+
+
+def report_of(data: bytes) -> Report | None:
+    """Return the report in a party's message, or None if it is another message, or none at all."""
+    try:
+        message = decode_from_party(data)
+    except PeerError:
+        return None
+    return message if isinstance(message, Report) else None
+
+
+class AdderServer:
+    """An adder, from `start` to `stop`.
+
+    Args:
+        config: the adder's configuration.
+        log: a structlog logger.
+        bundle: the adder's key bundle, or None to run without encryption.
+    """
+
+    def __init__(self, config: AdderConfig, log: Any, bundle: Bundle | None) -> None:
+        self.address = ""
+        self._config = config
+        self._bundle = bundle
+        self._log = log
+        refusals = Refusals(log, None)
+        self._admission = Admission(bundle, refusals)
+        connections = allow_files()
+        self._most = limits.party_connections(connections)
+        methods = {"Attend": self._attend, "Advise": self._advise}
+        served = methods, self._admission, refusals, connections
+        self._endpoint = Endpoint(config.listen, bundle, *served, log)
+        self._end = AdderEnd(self._tell, self._give, self._cut, report_of)
+        self._calls: dict[str, Call] = {}
+        self._advising: dict[str, Outgoing] = {}
+        self._upstream = Upstream()
+        self._admitted = False
+        """True if the aggregator has admitted this adder before."""
+        self._ticker: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Bind the port and accept calls. Raises ConfigError if the port cannot be used."""
+        self._endpoint.bind()
+        self.address = await self._endpoint.start()
+        self._ticker = asyncio.create_task(self._tick())
+
+    async def stop(self) -> None:
+        """Disconnect everyone and close the port."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+        await self._endpoint.stop()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self._endpoint.tick(time.monotonic())
+            self._end.tell_held()
+
+    # ---- Parties ------------------------------------------------------------------------------------
+
+    async def _attend(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
+        """Handle the RPC `Attend`: one call per party, for as long as the party is connected."""
+        try:
+            check_version(context, "party")
+            name = self._admission.party_name(context)
+            if name in self._calls:
+                raise name_taken(name)
+            if len(self._calls) >= self._most:
+                raise full(self._most)
+        except FedboostError as error:
+            await self._admission.refuse("party refused", error, context, peer)
+        task = asyncio.current_task()
+        assert task is not None
+        call = self._calls[name] = Call(Outgoing(task.cancel))
+        self._log.info("party here", party=name)
+        self._end.here(name, software_of(context))
+        reason = "its connection closed"
+        try:
+            async with sending(call.outgoing, context, self._log):
+                async for data in requests:
+                    await self._upstream.room()
+                    self._end.message(name, data)
+        except asyncio.CancelledError:
+            if call.outgoing.fault:
+                call.fault = PeerError("party-cut-off", call.outgoing.fault)
+            if call.fault is None:
+                raise
+            reason = quoted(str(call.fault))
+            peer.bar(time.monotonic())
+        except grpc.RpcError:
+            reason = "its connection broke"
+        finally:
+            del self._calls[name]
+            call.outgoing.close()
+            self._log.info("party gone", party=name, reason=reason)
+            self._end.gone(name, reason)
+        if call.fault is not None:
+            await refuse(context, call.fault)
+
+    async def _advise(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
+        """Handle the RPC `Advise`, over which a party answers preflight checks."""
+        try:
+            check_version(context, "party")
+            name = self._admission.party_name(context)
+        except FedboostError as error:
+            await refuse(context, error)
+        task = asyncio.current_task()
+        assert task is not None
+        outgoing = self._advising[name] = Outgoing(task.cancel)
+        try:
+            async with sending(outgoing, context, self._log):
+                async for data in requests:
+                    await self._upstream.room()
+                    if name in self._calls:
+                        self._end.message(name, data, advises=True)
+        except grpc.RpcError:
+            pass  # its connection broke, which `_attend` reports
+        finally:
+            if self._advising.get(name) is outgoing:
+                del self._advising[name]
+
+    def _give(self, party: str, frame: To) -> None:
+        """Queue a message for a party."""
+        if not frame.advises:
+            self._calls[party].outgoing.put(frame.data)
+        elif (outgoing := self._advising.get(party)) is not None:
+            outgoing.put(frame.data)
+
+    def _cut(self, party: str, frame: Cut) -> None:
+        """End a party's call, because the aggregator says so."""
+        call, kind = self._calls[party], Refused if frame.refused else PeerError
+        call.fault = kind(frame.code, quoted(frame.reason))
+        call.outgoing.cut()
+
+    # ---- The aggregator -------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Stay connected to the aggregator until cancelled. Raises ConfigError or Refused if it does not
+        admit this adder."""
+        dialling = DialAttempts((Server(self._config.upstream),), inf, self._log, UNREACHABLE)
+        while True:
+            if self._bundle is not None and self._admitted:
+                self._bundle = read_again(self._bundle)
+            async with channel.dial(self._config.upstream, self._bundle) as opened:
+                if await dialling.reached(opened, self._bundle, self._admitted):
+                    await self._serve(opened)
+                    self._log.info("reconnecting")
+                    await asyncio.sleep(REDIAL * random.uniform(0.5, 1.0))
+
+    async def _serve(self, opened: Any) -> None:
+        """Exchange frames with the aggregator until the connection is lost. opened: the gRPC channel."""
+        call = opened.stream_stream(channel.REGION)(metadata=channel.VERSIONS)
+        self._upstream.clear()
+        writer = asyncio.create_task(self._write(call))
+        try:
+            if channel.VERSION_KEY in await call.initial_metadata():
+                self._admitted = True
+                self._log.info("at hand", aggregator=self._config.upstream)
+                self._end.attach()
+            async for data in call:
+                await self._receive(decode_to_adder(data))
+        except grpc.aio.AioRpcError as error:
+            away = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+            if not away and not self._admitted:
+                raise channel.explained(error, f"the aggregator at {self._config.upstream}") from None
+            self._log.info("connection lost", code=error.code().name, details=quoted(error.details() or ""))
+        except PeerError as error:
+            self._log.error("the aggregator broke the protocol", reason=quoted(str(error)))
+        finally:
+            writer.cancel()
+            call.cancel()
+            self._end.detach()
+            self._upstream.clear()
+
+    async def _write(self, call: Any) -> None:
+        while True:
+            await call.write(await self._upstream.get())
+
+    async def _receive(self, frame: Any) -> None:
+        """Handle a frame. A relay waits until its receivers have read most of what came before."""
+        if isinstance(frame, To) and frame.relays:
+            for party in self._end.receivers(frame):
+                call = self._calls.get(party)
+                while call is not None and call.outgoing.is_full and not call.outgoing.fault:
+                    await call.outgoing.moved()
+        self._end.receive(frame)
+
+    def _tell(self, frame: FromAdder) -> None:
+        self._upstream.put(encode_from_adder(frame))
+
+
+# ---- Adders on the aggregator's own machine, which use further cores ------------------------------------
+
+
+RESTART_SECONDS = 1.0
+"""Seconds after which an adder process that ended is started again."""
+
+
+async def keep_running(files: Sequence[Path], log: Any, *options: str) -> None:
+    """Run an adder process for each configuration file until cancelled. A process that ends is started
+    again."""
+
+    async def run(file: Path) -> None:
+        while True:
+            command = sys.executable, "-m", "fedboost", "adder", "--config", str(file), *options
+            process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL)
+            try:
+                code = await process.wait()
+            except asyncio.CancelledError:
+                process.terminate()
+                await process.wait()
+                raise
+            log.warning("an adder process ended, and is started again", config=file.name, code=code)
+            await asyncio.sleep(RESTART_SECONDS)
+
+    async with asyncio.TaskGroup() as running:
+        for file in files:
+            running.create_task(run(file))

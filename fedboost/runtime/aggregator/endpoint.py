@@ -1,0 +1,101 @@
+"""The gRPC server of an aggregator or an adder: its port, its methods, and its regular checks."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import grpc
+
+from fedboost.errors import ConfigError
+from fedboost.runtime.aggregator import limits, parties
+from fedboost.runtime.aggregator.limits import Connections, Refusals
+from fedboost.runtime.aggregator.parties import Admission, Answer, Health
+from fedboost.runtime.net import channel
+from fedboost.runtime.net.channel import server_credentials
+from fedboost.runtime.net.keys import Bundle
+
+TICK_SECONDS = 0.25
+"""Seconds between two calls of `Endpoint.tick`."""
+
+
+class Endpoint:
+    """A gRPC server with fedboost's service and the health service.
+
+    Args:
+        listen: address to listen on, HOST:PORT.
+        bundle: the server's key bundle, or None to serve without encryption.
+        methods: name of a method of fedboost's service -> its handler.
+        admission: admits calls.
+        refusals: logs refused callers.
+        connections: maximum number of connections.
+        log: a structlog logger.
+    """
+
+    def __init__(
+        self,
+        listen: str,
+        bundle: Bundle | None,
+        methods: Mapping[str, Answer],
+        admission: Admission,
+        refusals: Refusals,
+        connections: int,
+        log: Any,
+    ) -> None:
+        self.health = Health(admission)
+        self._listen = listen
+        self._bundle = bundle
+        self._admission = admission
+        self._refusals = refusals
+        self._log = log
+        self._port = 0
+        self._connections: Connections | None = None
+        self._warned = bundle is None
+        allowed = ("grpc.max_allowed_incoming_connections", connections)
+        self._server = grpc.aio.server(
+            options=[*channel.SERVER_OPTIONS, allowed], maximum_concurrent_rpcs=limits.OPEN_CALLS
+        )
+        probes = {"Check": self.health.check, "Watch": self.health.watch}
+        for service, served in ((channel.SERVICE, methods), (parties.SERVICE, probes)):
+            # On the wire, a call with one message is a stream of one, so admission comes before the message.
+            handlers = {
+                method: grpc.stream_stream_rpc_method_handler(admission.guarded(answer))
+                for method, answer in served.items()
+            }
+            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+
+    def bind(self) -> None:
+        """Bind the port, before any state is changed. Raises ConfigError if that is not possible."""
+        try:
+            if self._bundle is None:
+                self._port = int(self._server.add_insecure_port(self._listen))
+            else:
+                self._port = int(self._server.add_secure_port(self._listen, server_credentials(self._bundle)))
+        except RuntimeError:
+            raise ConfigError(
+                "aggregator-cannot-listen",
+                f"cannot listen on {self._listen}: the port is already in use, or the address does not "
+                f"belong to this machine",
+            ) from None
+
+    async def start(self) -> str:
+        """Accept calls. Returns the address HOST:PORT at which clients reach the server."""
+        await self._server.start()
+        self.health.set_serving(True)
+        self._connections = Connections(self._port, self._refusals)
+        return f"{self._listen.rpartition(':')[0]}:{self._port}"
+
+    def tick(self, now: float) -> None:
+        """Check idle connections and the expiry of the certificate."""
+        if self._bundle is not None and not self._warned and datetime.now(UTC) > self._bundle.ends:
+            self._warned = True
+            self._log.error(
+                "certificate expired: new callers are not admitted; renew it, and restart this process",
+                keys=str(self._bundle.folder),
+            )
+        if self._connections is not None:
+            self._connections.look(self._admission.calling, now)
+
+    async def stop(self) -> None:
+        """Disconnect everyone and close the port."""
+        self.health.set_serving(False)
+        await self._server.stop(grace=1.0)
