@@ -27,6 +27,7 @@ import asyncio
 import hashlib
 import json
 import random
+import re
 import socket
 import statistics
 import subprocess
@@ -40,6 +41,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.request import urlopen
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "helpers"))
@@ -81,6 +83,7 @@ DIALLING = 40
 AWAY, LATE = 2.0, 3.0
 """Seconds that a dropped party is away, and that a slow one is late in each turn."""
 REDIAL = 1.0
+WAYS = "received", "sent"
 START_SECONDS = 120.0
 
 
@@ -151,7 +154,8 @@ class Party:
     """A party with its own connection. Its sessions outlive a lost connection, as at a real site."""
 
     site: Site
-    address: str
+    address: tuple[str, str]
+    """HOST:PORT and, where it is an adder's, the adder's name."""
     bundle: Bundle
     gate: asyncio.Semaphore
     connected: asyncio.Event = field(default_factory=asyncio.Event)
@@ -188,7 +192,8 @@ class Party:
 
     async def _attend(self) -> None:
         metadata = ((channel.PARTY_KEY, self.site.name.encode()), *channel.VERSIONS)
-        async with channel.dial(self.address, self.bundle) as opened:
+        address, adder = self.address
+        async with channel.dial(address, self.bundle, adder=adder) as opened:
             async with self.gate:
                 call = opened.stream_stream(channel.ATTEND)(metadata=metadata)
                 if channel.VERSION_KEY in await call.initial_metadata():
@@ -209,7 +214,7 @@ class Party:
                     self._session = None
 
 
-async def drive(folder: str, parties: int, wide: bool, part: int, addresses: list[str]) -> None:
+async def drive(folder: str, parties: int, wide: bool, part: int, addresses: list[list[str]]) -> None:
     """Run every DRIVERS-th party, and obey the lines on standard input, until it ends."""
     small = table_of(300, SIZES[wide]["features"])
     for protection in ("plain", "masked"):  # load kernels
@@ -220,10 +225,11 @@ async def drive(folder: str, parties: int, wide: bool, part: int, addresses: lis
         if number % DRIVERS == part:
             bundle = read_bundle(Path(folder) / name, "party")
             # With the same roots and time, the next party in this process finds greetings checked.
+            to = addresses[number % len(addresses)][0], addresses[number % len(addresses)][1]
             trusts = Credentials(bundle.signer, bundle.roots, bundle.denied, lambda: now)
             read = partial(to_shard, as_table(table), site=name)
             site = Site(name, holder_for(read, name), os.urandom, trusts)
-            members[number] = Party(site, addresses[number % len(addresses)], bundle, gate)
+            members[number] = Party(site, to, bundle, gate)
     lines = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     print("ready", flush=True)
@@ -264,6 +270,19 @@ class Swarm:
     drivers: "list[subprocess.Popen[str]]"
     connect: float
     restart: Callable[[], None]
+    metrics: str
+
+    def moved(self, traffic: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
+        """Bytes that the aggregator received and sent so far: frames of adders, where there are some, and
+        otherwise messages of the session."""
+        if not self.adders:
+            sent, received = (sum(column) for column in zip(*traffic.values(), strict=True))
+            return sent, received
+        with urlopen(f"http://{self.metrics}/metrics") as page:
+            text = page.read().decode()
+        ways = (re.findall(rf'_{way}_bytes_total{{party="adder [^"]*"}} (\S+)', text) for way in WAYS)
+        received, sent = (int(sum(map(float, found))) for found in ways)
+        return received, sent
 
     def happen(self, event: str) -> None:
         """Cause an event, or end it."""
@@ -313,7 +332,8 @@ def swarm(names: list[str], adders: int, wide: bool) -> Iterator[Swarm]:
             process.address = json.loads(line)["address"]  # type: ignore[attr-defined]
             return process
 
-        aggregator: Any = serve("aggregator", "aggregator", listen="127.0.0.1:0", state=str(folder / "state"))
+        settings = {"listen": "127.0.0.1:0", "state": str(folder / "state"), "metrics": free()}
+        aggregator: Any = serve("aggregator", "aggregator", **settings)
         upstream = aggregator.address
         between: list[Any] = [serve("adder", name, listen=free(), upstream=upstream) for name in relays]
 
@@ -324,14 +344,15 @@ def swarm(names: list[str], adders: int, wide: bool) -> Iterator[Swarm]:
             between[0] = serve("adder", relays[0], listen=between[0].address, upstream=upstream)
 
         shared = {"folder": place, "parties": len(names), "wide": wide}
-        shared["addresses"] = [adder.address for adder in between] or [upstream]
+        called = [(adder.address, name) for adder, name in zip(between, relays, strict=True)]
+        shared["addresses"] = called or [(upstream, "")]
         drivers = [
             start(__file__, "--drive", json.dumps({**shared, "part": part}), **PIPES)
             for part in range(DRIVERS)
         ]
         expect(drivers, "ready")
         analyst = fb.connect(upstream, folder / "analyst")
-        found = Swarm(analyst, aggregator.pid, between, drivers, 0.0, restart)
+        found = Swarm(analyst, aggregator.pid, between, drivers, 0.0, restart, settings["metrics"])
         began = time.monotonic()
         found.happen("go")
         expect(drivers, "connected")
@@ -397,7 +418,7 @@ def train(running: Swarm, terms: fb.Terms, quiet: int, events: list[str], pooled
         first = first or time.monotonic() - began
         files = max(files, len(os.listdir(aggregator / "fd")))
         if len(rows) in (FIRST, quiet):
-            sent, received = (sum(column) for column in zip(*training.traffic.values(), strict=True))
+            sent, received = running.moved(training.traffic)
             computing = sum(cpu_seconds(driver.pid) for driver in running.drivers)
             cpu = [cpu_seconds(each) for each in (running.aggregator, *(a.pid for a in running.adders))]
             marks.append((sent, received, computing, *cpu))
