@@ -21,5 +21,5 @@ for name, table in sites.items():
     print(tables / f"{name}.csv", table.num_rows, "rows")
 if not (keys / "aggregator").exists():
     keys.mkdir(parents=True, exist_ok=True)
-    write_consortium(keys, {name: name for name in (*sites, "keyholder")}, days=365)
-    print(keys, "keys of the aggregator, the analyst, the sites and a key holder")
+    write_consortium(keys, {name: name for name in (*sites, "keyholder")}, days=365, adders=["eu"])
+    print(keys, "keys of the aggregator, an adder, the analyst, the sites and a key holder")

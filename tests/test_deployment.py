@@ -10,6 +10,7 @@ import sys
 import tomllib
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -21,6 +22,9 @@ from unprivileged import open_folder
 import fedboost as fb
 from fedboost.cli.demo import columns_terms, patients
 from fedboost.cli.output import REFUSED
+from fedboost.runtime.config import AdderConfig, read_adder
+from fedboost.runtime.net.channel import Server
+from fedboost.runtime.site.config import read_party
 from fedboost.runtime.tasks import read_terms
 
 ROOT = Path(__file__).parents[1]
@@ -40,7 +44,8 @@ class Compose:
     def __init__(self, folder: Path, image: Image | None = None) -> None:
         self.content = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
         self.folder, self.image = folder, image
-        self.port, self.cluster = free_port(), free_port()
+        self.cluster = free_port()
+        self.ports = {"aggregator:7070": free_port(), "adder:7071": free_port()}
         for name in VOLUMES.values():
             (folder / name).mkdir(mode=0o700)
             if image is not None:
@@ -48,8 +53,9 @@ class Compose:
 
     def here(self, service: str, text: str) -> str:
         """A path or address inside a service's container, as it is on this machine."""
-        for address in ("0.0.0.0:7070", "aggregator:7070", "localhost:7070"):
-            text = text.replace(address, f"127.0.0.1:{self.port}")
+        for address, port in self.ports.items():
+            host, _, number = address.partition(":")
+            text = re.sub(rf"\b({host}|localhost|0\.0\.0\.0):{number}\b", f"127.0.0.1:{port}", text)
         text = text.replace("scheduler:8786", f"127.0.0.1:{self.cluster}")
         text = text.replace("/config/", f"{self.folder}/{service}/")
         return re.sub(rf"(?<![\w.])({'|'.join(VOLUMES)})\b", rf"{self.folder}\1", text)
@@ -58,6 +64,17 @@ class Compose:
         """The folders that a service sees, and if it may write there."""
         parts = (volume.split(":") for volume in self.content["services"][service]["volumes"])
         return [(self.folder / VOLUMES[target], not rest) for _, target, *rest in parts]
+
+    def probed(self, service: str) -> SimpleNamespace:
+        """The end of a service's health check."""
+        _, _, *probe = self.content["services"][service]["healthcheck"]["test"]
+        return fedboost(*(self.here(service, word) for word in probe), "--wait", "60")
+
+    def awaited(self, service: str) -> list[str]:
+        """The services that must be healthy before this one starts."""
+        needs = self.content["services"][service].get("depends_on", {})
+        conditions = needs if isinstance(needs, dict) else {}
+        return [name for name, need in conditions.items() if need["condition"] == "service_healthy"]
 
     def start(self, service: str) -> "subprocess.Popen[str]":
         """Lay the service's config files and start its command."""
@@ -110,11 +127,12 @@ def trained(compose, running, analyst, seconds=240):
     with ExitStack() as stack:
         assert compose.start("sites").wait(60) == 0, (logs / "sites.log").read_text()
         for service in running:
+            for needed in compose.awaited(service):
+                assert compose.probed(needed).out == "serving\n"
             stack.enter_context(ending(compose.start(service)))
         process = stack.enter_context(ending(compose.start(analyst)))
         assert process.wait(seconds) == 0, (logs / f"{analyst}.log").read_text()
-        _, _, *probe = compose.content["services"]["aggregator"]["healthcheck"]["test"]
-        ended = fedboost(*(compose.here("aggregator", word) for word in probe))
+        ended = compose.probed("aggregator")
         assert (ended.code, ended.out) == (0, "serving\n"), ended.err
     return logs / "out"
 
@@ -160,6 +178,24 @@ def test_the_services_of_the_profile_with_workers_train_the_same_model(tmp_path)
     assert model.booster == alone.model.booster
 
 
+@pytest.mark.slow
+def test_the_services_of_the_profile_with_an_adder_train_the_same_model(tmp_path):
+    running = ("aggregator", "adder", "north-adder", "south", "east")
+    model = fb.Model.load(trained(Compose(tmp_path), running, "regional") / "regional.json")
+    assert tuple(model.attestations) == model.parties == SITES
+    tables = {name: tmp_path / "data" / f"{name}.csv" for name in SITES}
+    alone = fb.simulate(read_terms(ROOT / "examples/terms.toml"), tables)
+    assert model.booster == alone.model.booster
+    here = [line for line in (tmp_path / "adder.log").read_text().splitlines() if "party here" in line]
+    assert ["north" in line for line in here] == [True], "the others call the aggregator"
+
+
+def test_the_party_of_the_profile_with_an_adder_can_do_without_it():
+    file = ROOT / "examples/consortium/north-adder.toml"
+    assert read_party(file, None).servers == (Server("adder:7071", "eu"), Server("aggregator:7070"))
+    assert read_adder(ROOT / "examples/consortium/adder.toml").upstream == "aggregator:7070"
+
+
 def test_only_its_party_can_call_the_workers_of_the_compose_file_and_it_sees_no_table():
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
     inside = {name for name, service in services.items() if "north" in service.get("networks", [])}
@@ -176,9 +212,10 @@ def test_the_terms_of_the_profile_with_different_columns_are_those_of_the_demo()
 def test_every_service_of_the_compose_file_can_start():
     content = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
     services = content["services"]
-    sites = {"north", "south", "east", "keyholder", "clinic", "laboratory", "north-workers"}
+    sites = {"north", "south", "east", "keyholder", "clinic", "laboratory", "north-workers", "north-adder"}
     cluster = {"scheduler", "worker-1", "worker-2", "clustered"}
-    assert set(services) == {"sites", "aggregator", "analyst", "encrypted", "joined", *sites, *cluster}
+    analysts = {"analyst", "encrypted", "joined", "regional"}
+    assert set(services) == {"sites", "aggregator", "adder", *analysts, *sites, *cluster}
     for name, service in services.items():
         assert (ROOT / service["build"]["dockerfile"]).is_file(), name
         assert all(config["source"] in content["configs"] for config in service.get("configs", []))
@@ -272,6 +309,7 @@ def test_keys_memories_logs_and_tables_stay_out_of_the_repository(littered):
 UNITS = {
     "party": ROOT / "party/fedboost-party.service",
     "aggregator": ROOT / "aggregator/fedboost-aggregator.service",
+    "adder": ROOT / "aggregator/fedboost-adder.service",
 }
 
 
@@ -291,8 +329,11 @@ def test_a_unit_gives_the_service_its_folders_and_no_rights(role):
     name = f"fedboost-{role}"
     (command,) = values["ExecStart"]
     assert command.startswith(f"/opt/fedboost/bin/fedboost {role} --config /etc/fedboost/{role}.toml")
-    assert values["User"] == values["StateDirectory"] == values["CacheDirectory"] == [name]
-    assert values["StateDirectoryMode"] == values["CacheDirectoryMode"] == ["0700"]
+    state = [] if role == "adder" else [name]  # an adder keeps nothing
+    assert values["User"] == values["Group"] == values["CacheDirectory"] == [name]
+    assert values.get("StateDirectory", []) == state
+    assert values.get("StateDirectoryMode", []) == ["0700"] * len(state)
+    assert values["CacheDirectoryMode"] == ["0700"]
     assert values["Environment"] == [f"FEDBOOST_CACHE=/var/cache/{name}"]
     assert values["Restart"] == ["on-failure"]
     assert values["RestartPreventExitStatus"] == [str(REFUSED)]
@@ -300,6 +341,18 @@ def test_a_unit_gives_the_service_its_folders_and_no_rights(role):
     assert values["NoNewPrivileges"] == values["PrivateTmp"] == ["yes"]
     assert values["CapabilityBoundingSet"] == [""]
     assert "MemoryDenyWriteExecute" not in values, "kernels are compiled as they run"
+
+
+def test_the_units_differ_in_names_and_folders_alone():
+    names = "Description", "User", "Group", "ExecStart", "StateDirectory", "CacheDirectory", "Environment"
+    aggregator, adder = (directives(UNITS[role]) for role in ("aggregator", "adder"))
+    differ = {name for name in aggregator | adder if aggregator.get(name) != adder.get(name)}
+    assert differ <= {*names, "StateDirectoryMode", "TimeoutStopSec"}
+
+
+def test_the_sample_of_an_adder_is_sound():
+    sample = read_adder(ROOT / "aggregator/adder.toml")
+    assert sample == AdderConfig(upstream="fed.example.org:7070", keys=ROOT / "keys/eu")
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd")

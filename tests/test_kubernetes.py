@@ -18,14 +18,14 @@ from typer.main import get_command
 
 import fedboost as fb
 from fedboost.cli.main import whole
-from fedboost.runtime.config import read_aggregator
+from fedboost.runtime.config import read_adder, read_aggregator
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.tasks import terms_to_toml
 
 ROOT = Path(__file__).parents[1]
 MANIFESTS = ROOT / "kubernetes"
-ROLES = ("aggregator", "party")
-GIVEN = {"fedboost-aggregator-keys", "fedboost-probe-keys", "fedboost-party-keys", "fedboost-party-data"}
+ROLES = ("aggregator", "adder", "party")
+GIVEN = {*(f"fedboost-{name}-keys" for name in (*ROLES, "probe")), "fedboost-party-data"}
 """What is no file of the repository: keys, and the table."""
 VOLUMES = {"/config", "/keys", "/data", "/memory", "/state", "/tmp"}
 """Folders that the images have, the config files and /tmp."""
@@ -55,12 +55,19 @@ def containers(role):
     return keys, own
 
 
+def dockerfile(role):
+    """The content of the file of a role's image."""
+    (image,) = {container["image"] for container in containers(role)}
+    return (ROOT / image.removeprefix("fedboost-") / "Dockerfile").read_text()
+
+
 def commands(role):
-    """The commands of fedboost in the manifests of a role: of the image with its arguments, and probes."""
-    words = re.search(r"^ENTRYPOINT (.+)$", (ROOT / role / "Dockerfile").read_text(), re.MULTILINE)[1]
+    """The commands of fedboost in the manifests of a role: its own, or that of the image, with arguments; and
+    probes."""
+    words = re.search(r"^ENTRYPOINT (.+)$", dockerfile(role), re.MULTILINE)[1]
     _, own = containers(role)
     probes = [own[name]["exec"]["command"] for name in own if name.endswith("Probe")]
-    return [[*yaml.safe_load(words), *own.get("args", [])], *probes]
+    return [[*own.get("command", yaml.safe_load(words)), *own.get("args", [])], *probes]
 
 
 @pytest.mark.parametrize("folder", [*ROLES, "example"])
@@ -81,8 +88,8 @@ def test_manifests_refer_to_what_there_is(role):
     assert deployment["selector"]["matchLabels"] == deployment["template"]["metadata"]["labels"] == own
     assert found["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == own
     config = kustomization(role)["configMapGenerator"][0]
-    claim = found["PersistentVolumeClaim"]["metadata"]["name"]
-    known = {config["name"], claim, *GIVEN}
+    claims = {found[kind]["metadata"]["name"] for kind in found if kind == "PersistentVolumeClaim"}
+    known = {config["name"], *claims, *GIVEN}
     volumes = {volume["name"]: volume for volume in spec["volumes"]}
     for volume in volumes.values():
         kinds = "configMap", "secret", "persistentVolumeClaim"
@@ -92,36 +99,54 @@ def test_manifests_refer_to_what_there_is(role):
     mounts = [mount for container in containers(role) for mount in container["volumeMounts"]]
     assert {mount["name"] for mount in mounts} == set(volumes)
     assert config["files"] == [f"{role}.toml"]
-    assert f"/config/{role}.toml" in commands(role)[0]
+    assert commands(role)[0][:4] == ["fedboost", role, "--config", f"/config/{role}.toml"]
+
+
+def served(role, listen):
+    """The port of a role's service, which reaches the address on which the process listens."""
+    found = manifests(role)
+    (port,) = found["Service"]["spec"]["ports"]
+    (own,) = containers(role)[1]["ports"]
+    assert port["targetPort"] == own["name"]
+    assert listen == f"0.0.0.0:{own['containerPort']}"
+    ingress = found["NetworkPolicy"]["spec"]["ingress"]
+    assert ingress == [{"ports": [{"port": port["port"], "protocol": "TCP"}]}]
+    assert found["Service"]["spec"]["selector"] == found["Service"]["metadata"]["labels"]
+    return port
+
+
+def test_an_adder_reaches_the_aggregator_and_stores_nothing():
+    found, file = manifests("adder"), read_adder(MANIFESTS / "adder/adder.toml")
+    served("adder", file.listen)
+    upstream = manifests("aggregator")["Service"]
+    (port,) = upstream["spec"]["ports"]
+    assert file.upstream == f"{upstream['metadata']['name']}:{port['port']}"
+    assert found["NetworkPolicy"]["spec"]["egress"] == manifests("party")["NetworkPolicy"]["spec"]["egress"]
+    assert "PersistentVolumeClaim" not in found
+    assert not any("persistentVolumeClaim" in volume for volume in pod("adder")["volumes"])
+    assert dockerfile("adder") == dockerfile("aggregator")
 
 
 def test_parties_reach_the_aggregator_and_nobody_reaches_a_party():
     found = manifests("aggregator")
-    (port,) = found["Service"]["spec"]["ports"]
-    (own,) = containers("aggregator")[1]["ports"]
-    listen = read_aggregator(MANIFESTS / "aggregator/aggregator.toml").listen
-    assert port["targetPort"] == own["name"]
-    assert listen == f"0.0.0.0:{own['containerPort']}"
-    policy = found["NetworkPolicy"]["spec"]
-    assert policy["ingress"] == [{"ports": [{"port": port["port"], "protocol": "TCP"}]}]
-    assert policy["egress"] == []
-    assert found["Service"]["spec"]["selector"] == found["Service"]["metadata"]["labels"]
+    port = served("aggregator", read_aggregator(MANIFESTS / "aggregator/aggregator.toml").listen)
+    assert found["NetworkPolicy"]["spec"]["egress"] == []
     party = manifests("party")
     assert "Service" not in party
     assert "ports" not in containers("party")[1]
     policy = party["NetworkPolicy"]["spec"]
     assert policy["ingress"] == []
     assert {entry["port"] for rule in policy["egress"] for entry in rule["ports"]} == {53, port["port"]}
-    for document in (found, party):
+    for document in (found, manifests("adder"), party):
         assert document["NetworkPolicy"]["spec"]["policyTypes"] == ["Ingress", "Egress"]
-    address = read_party(MANIFESTS / "party/party.toml", None).aggregator
+    (address,) = read_party(MANIFESTS / "party/party.toml", None).aggregator
     assert address == f"{found['Service']['metadata']['name']}:{port['port']}"
 
 
 @pytest.mark.parametrize("role", ROLES)
 def test_containers_have_no_rights_and_write_to_volumes_alone(role):
     spec = pod(role)
-    (user,) = re.findall(r"^USER (\d+):\1$", (ROOT / role / "Dockerfile").read_text(), re.MULTILINE)
+    (user,) = re.findall(r"^USER (\d+):\1$", dockerfile(role), re.MULTILINE)
     rights = spec["securityContext"]
     assert rights["runAsNonRoot"] is True
     assert {rights[name] for name in ("runAsUser", "runAsGroup", "fsGroup")} == {int(user)}
@@ -139,7 +164,9 @@ def test_containers_have_no_rights_and_write_to_volumes_alone(role):
     _, own = containers(role)
     assert {mount["mountPath"] for mount in own["volumeMounts"]} <= VOLUMES
     deployment = manifests(role)["Deployment"]["spec"]
-    assert (deployment["replicas"], deployment["strategy"]) == (1, {"type": "Recreate"})
+    assert deployment["replicas"] == 1
+    stores = "PersistentVolumeClaim" in manifests(role)
+    assert deployment.get("strategy") == ({"type": "Recreate"} if stores else None)
 
 
 def test_the_sums_of_a_session_fit_the_container():
@@ -183,8 +210,8 @@ def test_kustomize_builds_them(folder):
 class Pod:
     """A pod as processes: its volumes are folders, its secrets files that the group can read."""
 
-    def __init__(self, role, folder, port, bundles):
-        self.role, self.folder, self.port = role, folder, port
+    def __init__(self, role, folder, ports, bundles):
+        self.role, self.folder, self.ports = role, folder, ports
         self.folder.mkdir()
         for name in VOLUMES - {"/tmp"}:
             (folder / name.strip("/")).mkdir()
@@ -199,7 +226,8 @@ class Pod:
 
     def here(self, text):
         """A path or address of the container, as it is on this machine."""
-        text = re.sub(r"(0\.0\.0\.0|localhost|fedboost-aggregator):7070", f"127.0.0.1:{self.port}", text)
+        for number, port in self.ports.items():
+            text = re.sub(rf"(0\.0\.0\.0|localhost|fedboost-[a-z]+):{number}\b", f"127.0.0.1:{port}", text)
         return re.sub(r"(?<![\w.])/(?=(config|keys|data|memory|state|bundles)\b)", f"{self.folder}/", text)
 
     def lay_keys(self):
@@ -217,37 +245,45 @@ class Pod:
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_pods_train_a_model(tmp_path, monkeypatch):
-    """As on a cluster: keys from secrets, a probe, an approval in the pod of the party, a training."""
+@pytest.mark.parametrize("through", [False, True])
+def test_the_commands_of_the_pods_train_a_model(tmp_path, monkeypatch, through):
+    """As on a cluster: keys from secrets, a probe, an approval in the pod of the party, a training; also
+    through an adder."""
     folder = tmp_path
     monkeypatch.chdir(folder)
     done("keys", "init-consortium")
-    for command in (("aggregator",), ("party", "north"), ("analyst", "probe"), ("analyst", "marie")):
+    members = (("adder", "eu"), ("party", "north"), ("analyst", "probe"), ("analyst", "marie"))
+    for command in (("aggregator",), *members):
         done("keys", *command)
-    keys, port = folder / "keys", free_port()
-    bundles = {"aggregator": keys / "aggregator", "probe": keys / "probe"}
-    aggregator = Pod("aggregator", folder / "aggregator", port, bundles)
-    party = Pod("party", folder / "party", port, {"party": keys / "north"})
+    keys, ports = folder / "keys", {7070: free_port(), 7071: free_port()}
+    pods = {
+        role: Pod(role, folder / role, ports, {role: keys / name, "probe": keys / "probe"})
+        for role, name in (("aggregator", "aggregator"), ("adder", "eu"))[: 1 + through]
+    }
+    party = Pod("party", folder / "party", ports, {"party": keys / "north"})
     (folder / "one.toml").write_text(terms_to_toml(terms(["north"])))
     (file,) = written(folder, shared_out(1)).values()
-    (party.folder / "config/party.toml").write_text(
-        (party.folder / "config/party.toml").read_text().replace("north.csv", "north.parquet")
-    )
+    site = party.folder / "config/party.toml"
+    text = site.read_text().replace("north.csv", "north.parquet")
+    if through:  # as an overlay says
+        text = text.replace(f":{ports[7070]}", f":{ports[7071]}") + 'through = ["eu"]\n'
+    site.write_text(text)
     shutil.copy(file, party.folder / "data" / "north.parquet")
-    site = str(party.folder / "config/party.toml")
     with ExitStack() as stack:
-        for one in (aggregator, party):
+        for one in (*pods.values(), party):
             one.lay_keys()
             one.lay_keys()  # a container that is started again
-        stack.enter_context(ending(aggregator.start(stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)))
-        done("approve", "one.toml", "--config", site, "--analyst", "marie", "--yes")
+        for one in pods.values():
+            stack.enter_context(ending(one.start(stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)))
+        done("approve", "one.toml", "--config", str(site), "--analyst", "marie", "--yes")
         stack.enter_context(ending(party.start(stderr=subprocess.DEVNULL)))
-        at = ("--aggregator", f"127.0.0.1:{port}", "--keys", "keys/marie")
+        at = ("--aggregator", f"127.0.0.1:{ports[7070]}", "--keys", "keys/marie")
         done("train", "one.toml", *at, "--out", "m.json")
-        probe = aggregator.start(1, stdout=subprocess.PIPE)
-        with ending(probe):
-            assert probe.wait(60) == 0
-            assert probe.stdout.read() == "serving\n"
+        for one in pods.values():
+            probe = one.start(1, stdout=subprocess.PIPE)
+            with ending(probe):
+                assert probe.wait(60) == 0
+                assert probe.stdout.read() == "serving\n"
     assert tuple(fb.Model.load(folder / "m.json").attestations) == ("north",)
-    assert list((aggregator.folder / "state").iterdir())
+    assert list((pods["aggregator"].folder / "state").iterdir())
     assert list((party.folder / "memory").rglob("memory.sqlite"))

@@ -270,7 +270,8 @@ def keyholder(
 MemberKeys = Annotated[Path | None, typer.Option(help="Folder with the keys of a party or an analyst.")]
 STATUS_EPILOG = (
     "Example: fedboost status --aggregator fed.example.org:7070 --keys keys/marie\n\n"
-    "Example: fedboost status --aggregator fed.example.org:7070 --keys keys/marie --health"
+    "Example: fedboost status --aggregator fed.example.org:7070 --keys keys/marie --health\n\n"
+    "Example: fedboost status --aggregator eu.example.org:7071 --keys keys/marie --health --adder eu"
 )
 
 
@@ -286,17 +287,25 @@ def status(
             help="Only check that the aggregator is up: print `serving`, or exit with code 2.",
         ),
     ] = False,
+    adder: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the adder at this address, with --health.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Show an aggregator's sessions, and who is connected to it. Lists running and waiting sessions, and the
     parties that each session waits for. Analysts see all sessions; parties see only their own sessions."""
     if health and json:
         raise ConfigError("option-conflict", "--json and --health cannot be combined; remove one of them")
+    if adder is not None and not health:
+        raise ConfigError(
+            "option-conflict",
+            "--adder requires --health, because an adder has no status; ask the aggregator for the status",
+        )
     bundle = _member_bundle(aggregator, keys, insecure_loopback)
     if health:
         from fedboost.runtime.aggregator import parties as probe
 
-        asyncio.run(probe.ask(aggregator, bundle, wait))
+        asyncio.run(probe.ask(aggregator, bundle, wait, adder or ""))
         print("serving")
         return
     from fedboost.runtime.analyst import Connection

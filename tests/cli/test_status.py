@@ -9,9 +9,9 @@ import pytest
 from raised import raised
 from sites import PATIENCE, bundles_of, consortium, fedboost, rows, shared_out, terms, until
 
-from fedboost.errors import ConfigError
+from fedboost.errors import ConfigError, Refused
 from fedboost.runtime.aggregator import limits
-from fedboost.runtime.aggregator.parties import FILE, MAX_NAMES, LastSeen
+from fedboost.runtime.aggregator.parties import FILE, MAX_NAMES, LastSeen, ask
 from fedboost.runtime.net import channel
 from fedboost.version import VERSION
 from fedboost.views.aggregator import NEVER, waiting
@@ -21,7 +21,9 @@ TWO = shared_out(2)
 
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory):
-    return bundles_of(tmp_path_factory.mktemp("consortium") / "keys", ["north", "south", "east", "away"])
+    return bundles_of(
+        tmp_path_factory.mktemp("consortium") / "keys", ["north", "south", "east", "away"], ["eu"]
+    )
 
 
 async def status(one, name="analyst", *options):
@@ -140,6 +142,53 @@ async def test_an_older_aggregator_is_told_from_one_that_has_a_status(tmp_path, 
         end = await asyncio.to_thread(fedboost, *arguments)
     assert (end.code, end.out) == (2, "")
     assert "is too old to support this, or is not an aggregator" in end.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keys", [True, False])
+async def test_the_health_of_an_adder(tmp_path, bundles, keys, monkeypatch):
+    monkeypatch.setattr(channel, "FIRST_LOOK", 0.2)
+    async with consortium(tmp_path / "one", {}, bundles=bundles if keys else None) as one:
+        await one.start_adder("eu")
+        address = one.adders["eu"].address
+        secret = ("--keys", bundles["analyst"].folder) if keys else ("--insecure-loopback",)
+
+        async def asked(at, *options):
+            words = ("status", "--aggregator", at, *secret, *options)
+            end = await asyncio.to_thread(fedboost, *words)
+            assert end.err.count("\n") == (1 if end.code else 0)
+            return end.code, end.out, end.err.removeprefix("fedboost: ").strip()
+
+        assert await asked(address, "--health", "--adder", "eu") == (0, "serving\n", "")
+        needs = "--adder requires --health, because an adder has no status; ask the aggregator for the status"
+        assert await asked(address, "--adder", "eu") == (2, "", needs)
+        code, out, without = await asked(address)
+        assert (code, out) == (2, "")
+        if keys:
+            _, _, other = await asked(address, "--health", "--adder", "us")
+            _, _, unnamed = await asked(address, "--health")
+            _, _, wrong = await asked(one.address, "--health", "--adder", "eu")
+        await one.stop_adder("eu")
+        code, _, gone = await asked(address, "--health", "--adder", "eu", "--wait", "0.3")
+    assert code == 2
+    assert gone.startswith(f"no adder answers at {address} (waited 0.3 s); ")
+    if not keys:
+        assert without.startswith(f"the aggregator at {address} is too old to support this, or is not an agg")
+        return
+    lacks = f"the certificate of the aggregator at {address} is not for an aggregator: it lacks the DNS name "
+    assert without.startswith(lacks)
+    assert unnamed == without
+    assert other.startswith(f"the certificate of the adder 'us' at {address} is not for adder 'us': ")
+    assert wrong.startswith(f"the certificate of the adder 'eu' at {one.address} is not for adder 'eu': ")
+
+
+async def test_an_adder_that_stops_is_not_up(tmp_path, bundles):
+    async with consortium(tmp_path / "one", {}, bundles=bundles) as one:
+        await one.start_adder("eu")
+        address = one.adders["eu"].address
+        one.adders["eu"]._endpoint.health.set_serving(False)
+        with raised(Refused, "aggregator-stopping", naming=[f"the adder 'eu' at {address} is stopping"]):
+            await ask(address, bundles["analyst"], PATIENCE, "eu")
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.limits import Outgoing, Peer, Peers, Refusals
 from fedboost.runtime.files import write_atomically
 from fedboost.runtime.net import channel
-from fedboost.runtime.net.channel import peer_of
+from fedboost.runtime.net.channel import Server, peer_of
 from fedboost.runtime.net.keys import Bundle
 from fedboost.runtime.telemetry import Event, Meter, Observer
 from fedboost.terms.terms import Terms
@@ -517,9 +517,10 @@ class Health:
         await context.write(NOT_SERVING)
 
 
-async def ask(address: str, bundle: Bundle | None, wait: float) -> None:
-    """Check that the aggregator at HOST:PORT is up. Raises ConfigError if it does not answer within `wait`
-    seconds, and Refused if it is stopping."""
-    answer = await asyncio.to_thread(channel.answer_of, CHECK, address, bundle, b"", wait, wait)
-    if answer != SERVING:
-        raise Refused("aggregator-stopping", f"the aggregator at {address} is stopping")
+async def ask(address: str, bundle: Bundle | None, wait: float, adder: str = "") -> None:
+    """Check that the server at HOST:PORT is up. adder: name of the adder that must answer, or '' for the
+    aggregator. Raises ConfigError if it does not answer within `wait` seconds, and Refused if it is
+    stopping."""
+    asked = CHECK, address, bundle, b"", wait, wait
+    if await asyncio.to_thread(channel.answer_of, *asked, adder=adder) != SERVING:
+        raise Refused("aggregator-stopping", f"{Server(address, adder)} is stopping")

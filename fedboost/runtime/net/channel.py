@@ -292,18 +292,19 @@ def explained(error: Any, who: str) -> FedboostError:
     return PeerError("aggregator-status", f"{who} answered {code.name}: {details}")
 
 
-def unanswered(address: str, wait: float, fault: TlsFault | None, advice: str) -> ConfigError:
-    """Return the error to raise if no aggregator has answered.
+def unanswered(server: Server, wait: float, fault: TlsFault | None, advice: str) -> ConfigError:
+    """Return the error to raise if a server has not answered.
 
     Args:
-        address: HOST:PORT.
+        server: the server.
         wait: number of seconds waited.
         fault: the last known reason, if any.
         advice: what the user should do, as the end of a sentence.
     """
     if fault is None:
         return ConfigError(
-            "aggregator-unreachable", f"no aggregator answers at {address} (waited {wait:g} s); {advice}"
+            "aggregator-unreachable",
+            f"no {server.role} answers at {server.address} (waited {wait:g} s); {advice}",
         )
     return ConfigError(
         "tls-failed", fault.reason + (f" (waited {wait:g} s); {advice}" if fault.passes else "")
@@ -395,7 +396,7 @@ class DialAttempts:
     def _give_up_or_say_so(self) -> None:
         address = self.server.address
         if self._waited >= self._wait:
-            raise unanswered(address, self._wait, self._fault, self._advice) from None
+            raise unanswered(self.server, self._wait, self._fault, self._advice) from None
         why = self._fault.reason if self._fault else "no server answers at this address"
         if self._waited >= REPORT_AFTER_SECONDS and self._reported != why:
             self._log.info("waiting for the aggregator", address=address, reason=why)
@@ -403,11 +404,11 @@ class DialAttempts:
 
 
 @contextmanager
-def _dialled(address: str, bundle: Bundle | None) -> Iterator[Any]:
+def _dialled(address: str, bundle: Bundle | None, adder: str) -> Iterator[Any]:
     """Context manager for a gRPC channel that is used by a blocking thread."""
     # A generator over the channel may be suspended when the interpreter exits. gRPC would then wait for its
     # own threads, which are gone by that time, so the exit would hang. `atexit` closes the channel before.
-    opened = dial(address, bundle, grpc)
+    opened = dial(address, bundle, grpc, adder)
     atexit.register(opened.close)
     try:
         yield opened
@@ -424,12 +425,13 @@ def answer_of(
     wait: float,
     patience: float,
     on_reached: Callable[[bool], None] = lambda reached: None,
+    adder: str = "",
 ) -> bytes:
     """Call a gRPC method that returns a single message, and return this message. Arguments are as for
     `stream`. Raises a FedboostError if the call fails."""
-    who = f"the aggregator at {address}"
+    who = str(Server(address, adder))
     try:
-        for message in stream(method, address, bundle, request, wait, patience, on_reached):
+        for message in stream(method, address, bundle, request, wait, patience, on_reached, adder):
             return message
     except grpc.RpcError as error:
         failed: Any = error
@@ -453,24 +455,26 @@ def stream(
     wait: float,
     patience: float | None = None,
     on_reached: Callable[[bool], None] = lambda reached: None,
+    adder: str = "",
 ) -> Iterator[bytes]:
     """Call a gRPC method and yield the messages that it returns.
 
     Args:
         method: name of the gRPC method, e.g. TRAIN.
-        address: HOST:PORT of the aggregator.
+        address: HOST:PORT of the aggregator or adder.
         bundle: certificate and key of the caller, or None for an unencrypted connection.
         request: the encoded request.
         wait: maximum time in seconds to wait for a connection.
         patience: maximum time in seconds for the call, or None.
-        on_reached: called with False repeatedly while the aggregator does not answer, starting after
+        on_reached: called with False repeatedly while the server does not answer, starting after
             FIRST_LOOK seconds, and with True before the request is sent.
+        adder: name of the adder that must answer, or '' for the aggregator.
 
     Raises:
-        ConfigError: the aggregator cannot be reached.
+        ConfigError: the server cannot be reached.
         grpc.RpcError: the call failed.
     """
-    with _dialled(address, bundle) as opened:
+    with _dialled(address, bundle, adder) as opened:
         # The thread waits for a connection before the call, because a call without one fails at once and does
         # not say why. It waits in two steps, so that a lasting TLS fault is raised after FIRST_LOOK.
         ready, waited = grpc.channel_ready_future(opened), 0.0
@@ -481,12 +485,12 @@ def stream(
                 break
             except grpc.FutureTimeoutError:
                 waited += pause
-            fault = tls_fault(address, bundle) if bundle else None
+            fault = tls_fault(address, bundle, adder) if bundle else None
             if fault and not fault.passes:
                 raise ConfigError("tls-failed", fault.reason)
             if waited >= wait:
                 raise unanswered(
-                    address,
+                    Server(address, adder),
                     wait,
                     fault,
                     "check the address, and that "
