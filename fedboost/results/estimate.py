@@ -437,8 +437,8 @@ class Encryption:
     blind, open, check: a ciphertext of a report; turn: a turn."""
 
     seal: float = 1.1e-3
-    add: float = 0.08e-3
-    decrypt: float = 5.7e-3
+    add: float = 0.011e-3
+    decrypt: float = 6.4e-3
     encrypt: float = 54e-6
     take_in: float = 2.6e-6
     product: float = 0.54e-6
