@@ -1,6 +1,6 @@
 """Is `fedboost estimate` close to the cost of a training?
 
-    python benchmarks/network/estimates.py
+    python benchmarks/network/estimates.py [--runs FILE]
 
 Makes 12 trainings of 20 rounds, and compares each with the formulas for its terms and rows: bytes that a
 party sends in the whole training (mean of the parties), and seconds of a tree. `simulate`: all parties in one
@@ -9,6 +9,8 @@ aggregator over gRPC on loopback with keys; median wall seconds of the trees aft
 three trainings, because other users of the machine delay processes. Rows are dense float32, and labels
 follow a linear function, or products of few features. Also times the command itself: the least wall seconds
 of three calls, for each training's terms and for 50,000 features.
+
+--runs takes the trainings that an earlier --json FILE has, and measures the others.
 
 The claim: bytes are within 1.3 times of the estimate and seconds within 2 times, in either direction, and
 each estimate takes less than a second.
@@ -122,6 +124,14 @@ def prepared(one: Training) -> tuple[fb.Terms, dict[str, pa.Table]]:
     return fb.Terms.read({**settings, **apart}), dict(zip(one.names, tables, strict=True))
 
 
+def measured(one: Training, terms: fb.Terms, tables: Mapping[str, pa.Table]) -> tuple[float, float]:
+    """Bytes of a party in the training, and seconds of a tree."""
+    if one.kind == "processes":
+        return min((over_grpc(terms, tables) for _ in range(CALLS)), key=lambda run: run[1])
+    simulated(terms.changed(rounds=3), tables)  # loads kernels
+    return simulated(terms, tables)
+
+
 def simulated(terms: fb.Terms, tables: Mapping[str, pa.Table]) -> tuple[float, float]:
     """Bytes of a party, and CPU seconds of a tree, in one process."""
     marks: list[float] = []
@@ -168,18 +178,17 @@ def apart(found: float, guess: float) -> float:
 
 
 def main() -> None:
-    options = common.arguments(__doc__, needs_data=False).parse_args()
+    parser = common.arguments(__doc__ or "", needs_data=False)
+    parser.add_argument("--runs", type=Path, help="take the trainings that this file of --json has")
+    options = parser.parse_args()
+    known = json.loads(options.runs.read_text())["values"] if options.runs else {}
     lines, values, worst = [], {}, [1.0, 1.0, 0.0]
     with TemporaryDirectory(prefix="fedboost-") as name:
         file = Path(name) / "terms.toml"
         for one in TRAININGS:
             terms, tables = prepared(one)
             file.write_text(terms_to_toml(terms))
-            if one.kind == "simulate":
-                simulated(terms.changed(rounds=3), tables)  # loads kernels
-                found = simulated(terms, tables)
-            else:
-                found = min((over_grpc(terms, tables) for _ in range(CALLS)), key=lambda run: run[1])
+            found = known[one.text]["measured"] if one.text in known else measured(one, terms, tables)
             guess, answer = estimated(one, terms), answer_seconds(str(file), "--rows", str(one.rows))
             ratios = [*map(apart, found, guess)]
             worst = [*map(max, worst, (*ratios, answer))]

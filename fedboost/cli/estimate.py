@@ -64,31 +64,28 @@ def estimate(
     trains nothing. Compares layouts, i.e. what parties hold and send, and protections: histograms of all
     features (rows), votes and histograms of some features (votes), different columns (columns, blocks), and
     all rows in one place. Without terms, --features and other options describe the training."""
-    given: dict[str, Any] = {
-        "features": features,
-        "max_bin": max_bin,
-        "max_depth": max_depth,
-        "rounds": rounds,
-    }
-    given |= {"protection": protection, "vote_top_k": vote_top_k}
+    numbers = {"features": features, "max_bin": max_bin, "max_depth": max_depth, "rounds": rounds}
+    given: dict[str, Any] = {**numbers, "protection": protection, "vote_top_k": vote_top_k}
     given = {name: value for name, value in given.items() if value is not None}
     machines = {
         **{"nthread": nthread, "cores": cores, "adders": adders, "max_rows": max_rows},
         "round_trip": _checked_rtt(rtt) / 1e3,
         "bandwidth": _bytes_a_second("--bandwidth", bandwidth),
     }
-    collected = aggregator_bandwidth or bandwidth
+    collected = bandwidth if aggregator_bandwidth is None else aggregator_bandwidth
     machines["aggregator_bandwidth"] = _bytes_a_second("--aggregator-bandwidth", collected)
     if terms is None:
         case, layouts = _case(rows, parties or 3, given, machines)
     else:
         case, layouts = _case_of_terms(terms, rows, parties, given, machines)
+    if adders > case.parties:
+        raise ConfigError("option-invalid", f"--adders is {adders}, but there are {case.parties} parties")
     costs = [model.predict(in_groups(case, layout), layout) for layout in layouts]
     least = model.least_of(costs)
-    hides = case.protection is not None
-    others = [replace(case, protection=row) for row in (_protections(case.name)[1:] if hides else ())]
-    protections = [model.predict(other, least.layout) for other in others]
-    _show(case, costs, protections, None if workers is None else _workers(case, workers), json)
+    case = in_groups(case, least.layout)
+    rows_of_table = () if case.protection is None else _protections(case.name)[1:]
+    others = [model.predict(replace(case, protection=row), least.layout) for row in rows_of_table]
+    _show(case, costs, others, None if workers is None else _workers(case, workers), json)
 
 
 def _case(rows: int, parties: int, given: dict[str, Any], machines: dict[str, Any]) -> tuple[Case, list[str]]:

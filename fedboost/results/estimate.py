@@ -547,6 +547,7 @@ def predict(case: Case, layout: str = ROWS, constants: Constants = CONSTANTS) ->
         work = (rows * parties + masks * (1 if case.encrypts else parties) + aggregator) / case.cores
         seconds = max(max(seconds, work) / constants.busy, links)
     sent, begin = start_of(case, layout)
+    memory = VALUE_MEMORY * load.values + ROW_MEMORY * load.rows + PAIR_MEMORY * load.largest
     return Cost(
         layout=layout,
         protection=case.name,
@@ -557,10 +558,7 @@ def predict(case: Case, layout: str = ROWS, constants: Constants = CONSTANTS) ->
         total_sent=sent + load.sent * case.rounds,
         aggregator=load.sent * senders + load.out,
         round_trips=load.trips,
-        memory=PROCESS_BYTES
-        + VALUE_MEMORY * load.values
-        + ROW_MEMORY * load.rows
-        + PAIR_MEMORY * load.largest,
+        memory=PROCESS_BYTES + memory,
         aggregator_memory=PROCESS_BYTES + 4 * PAIR_MEMORY * load.largest + 2e6 * senders,
         reason=reason_against(case, layout, load),
     )
@@ -581,11 +579,8 @@ def start_of(case: Case, layout: str) -> tuple[float, float]:
     rows = case.rows / (case.groups if is_apart else case.parties)
     cells = GRID * GRID_BITS + LATER_CELLS * case.bins * (2 + math.log2(max(case.rows, 2)))
     sent = case.features / parties * cells / 8 * (1 if case.hides else PLAIN_START)
-    seconds = (
-        START_SECONDS
-        + rows * case.features / parties * VALUE_SECONDS / case.nthread
-        + START_TRIPS * case.round_trip
-    )
+    binning = rows * case.features / parties * VALUE_SECONDS / case.nthread
+    seconds = START_SECONDS + binning + START_TRIPS * case.round_trip
     if case.matches:
         sent, seconds = sent + rows * ID_BYTES * (parties - 0.5), seconds + rows * parties * ID_SECONDS
     if case.cores:
@@ -599,10 +594,8 @@ def _in_one_place(case: Case, constants: Constants) -> Cost:
     bare = replace(constants, rpc=0.0, byte=0.0, party_rpc=0.0, party_byte=0.0)
     own = predict(replace(alone, aggregator_bandwidth=0.0), ROWS, bare)
     sent = case.rows / case.parties * (case.features + 1) * MOVED_BYTES
-    link = max(
-        sent / (case.bandwidth or math.inf), sent * case.parties / (case.aggregator_bandwidth or math.inf)
-    )
-    moving = link + case.round_trip
+    links = (sent, case.bandwidth), (sent * case.parties, case.aggregator_bandwidth)
+    moving = case.round_trip + max(size / (bandwidth or math.inf) for size, bandwidth in links)
     return replace(
         own,
         layout=ONE_PLACE,

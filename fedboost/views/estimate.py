@@ -62,9 +62,9 @@ def why(case: Case, layouts: Sequence[Cost]) -> str:
         reason = f"below the root, {2 * case.vote_top_k} of {case.features:,} features are sent at most"
     if least.layout in (COLUMNS, BLOCKS):
         reason = f"each party sends only its own columns' part of the {histograms}"
-    rest = " and ".join(f"{each.layout} {duration(each.seconds)}" for each in others)
-    compared = f" ({rest})" if rest else ""
-    return f"Most of it is {PARTS[least.most]}. Reason: {reason}{compared}."
+    rest = ", ".join(f"{each.layout} {duration(each.seconds)}" for each in others)
+    compared = f" Others take longer: {rest}." if rest else ""
+    return f"Most of it is {PARTS[least.most]}. Reason: {reason}.{compared}"
 
 
 def _costs(title: str, heading: str, costs: Sequence[tuple[str, Cost]], rounds: int) -> Table:

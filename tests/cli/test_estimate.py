@@ -269,6 +269,7 @@ def test_in_words_it_fits_a_terminal(tmp_path):
             (*WHAT_IF[2:], "--protection", "mask"),
             "--protection is mask; choose one of: plain, masked, paillier",
         ),
+        ((*WHAT_IF[2:], "--adders", 4), "--adders is 4, but there are 3 parties"),
         ((*WHAT_IF[2:], "--parties", 200), "--rows is 100, but 200 parties need at least one row each"),
     ],
 )
