@@ -412,7 +412,7 @@ class Constants:
     mask: float = 0.138e-9
     stream: float = 24.1e-6
     answer: float = 107e-6
-    gain: float = 5.4e-9
+    gain: float = 8.0e-9
     relay: float = 1.5e-9
     relays: float = 0.25e-3
     add: float = 0.0997e-9

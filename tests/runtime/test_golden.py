@@ -307,7 +307,7 @@ GOLDEN = {
     "comparison": "0519490dbd84cd62",
     "privacy plan": "aa1f9bca5a1b0bf0",
     "privacy card": "1d79e20eb849071a",
-    "estimate": "f13a19c463357d16",
+    "estimate": "5d37f426d248443f",
     "estimate of columns": "d6e2a154ae3fe393",
     "training": "aa9acb98bbcfcc9f",
     "training with masks": "8dd5963c81406c1f",
