@@ -146,7 +146,9 @@ SECTIONS = {
         "{adult | 0.1 | sent} MB per round on adult, {default_credit | 0.1 | sent} MB on default_credit",
     ),
     "estimates": Section(
-        "Estimates", "depth 8, masked: {8, masked | s in all} s in all, measured / estimated"
+        "Estimates",
+        "12 trainings: bytes within {~Bytes within [\\d.]+ times \\(([\\d.]+)\\)} times, "
+        "seconds within {~Seconds within [\\d.]+ times \\(([\\d.]+)\\)}",
     ),
     "holders": Section(
         "Turns inside a site",

@@ -11,8 +11,8 @@ median over rounds after the second. All models of the same rows must be equal.
   resident memory (Linux). Claim: at most 2 MB more per party.
 - links: three parties behind a proxy (`delay.py`) with 1, 20 and 50 ms, and with 100 Mbit/s per party.
   Claim: 50 ms add one round trip per turn, plain and masked, and at most one more in all.
-- model: constants from the runs with up to ten parties in one process, the processes of three parties, and
-  the link of 1 ms (`costs.py`); then predictions for every run and for larger consortia.
+- model: constants of `fedboost estimate` from the runs with up to ten parties in one process, the processes
+  of three parties, and the link of 1 ms; then predictions for every run and for larger consortia.
 
 --page writes the tables into a page, --runs reads the runs of an earlier --json FILE. Exit status 1 if a
 claim does not hold.
@@ -45,13 +45,15 @@ import numpy as np
 import pyarrow as pa
 from anything import ANYTHING
 from common import LABEL, generate
-from costs import MBIT, Case, Constants
 from delay import Link
 from network import OneThread, cpu_seconds
 from pyarrow import parquet
 
 import fedboost as fb
+from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.aggregator import AggregatorSession
+from fedboost.results import estimate
+from fedboost.results.estimate import MBIT, Case, Constants
 from fedboost.runtime.local import simulation
 from fedboost.runtime.telemetry import Meter
 
@@ -117,7 +119,7 @@ def main() -> int:
             runs += measures[kind](options.rounds)
     pages = [page(runs)]
     holds = claims(runs)
-    results: dict[str, Any] = {"runs": [asdict(run) for run in runs]}
+    results: dict[str, Any] = {"runs": [as_json(run) for run in runs]}
     if {run.kind for run in runs} == set(kinds):
         constants = calibrate(runs)
         pages += [show_constants(constants), show_model(runs, constants), show_predictions(constants)]
@@ -166,8 +168,10 @@ def simulate(rounds: int) -> list[Run]:
             if parties == 1 and protection == "masked":
                 continue
             terms = terms_of(table, rounds).changed(protection=protection)
-            run, booster = simulate_once(terms, cut(table, parties), Case(rows, features, parties, False))
-            runs.append(replace(run, case=replace(run.case, masked=protection == "masked")))
+            run, booster = simulate_once(
+                terms, cut(table, parties), Case(rows, features, parties, rounds=rounds)
+            )
+            runs.append(replace(run, case=replace(run.case, protection=PROTECTIONS[protection])))
             boosters.append(booster)
         check_equal(boosters)
     return runs
@@ -255,7 +259,8 @@ def train_far(table: pa.Table, parties: int, link: Link | None, rounds: int) -> 
                 table.num_rows,
                 len(terms.columns.numeric),
                 parties,
-                protection == "masked",
+                rounds=rounds,
+                protection=PROTECTIONS[protection],
                 cores=os.cpu_count() or 1,
                 round_trip=link.round_trip if link else 0.0,
                 bandwidth=link.bandwidth if link else 0.0,
@@ -271,15 +276,16 @@ def train_once(one: OneThread, terms: fb.Terms, case: Case, at_rest: int) -> tup
     """Train once with running processes."""
     Path(f"/proc/{one.aggregator.pid}/clear_refs").write_text("5")  # resets the peak
     ids = [process.pid for process in one.parties.values()]
-    seconds, marks = [], []
+    seconds, moved, marks = [], [], []
     training = one.analyst.train(terms)
     for row in training:
         seconds.append(row["seconds"])
+        moved.append(row["bytes"])
         if row["round"] + 1 in (FIRST, terms.trees.rounds):
-            marks.append((sum(map(cpu_seconds, ids)), cpu_seconds(one.aggregator.pid), row["bytes"]))
+            marks.append((sum(map(cpu_seconds, ids)), cpu_seconds(one.aggregator.pid)))
     trees = terms.trees.rounds - FIRST
     party, aggregator = ((marks[1][i] - marks[0][i]) / trees for i in range(2))
-    sent = marks[1][2] / case.parties
+    sent = statistics.mean(moved[FIRST:]) / case.parties
     memory = at_rest, resident(one.aggregator.pid, "VmHWM")
     tree = statistics.median(seconds[FIRST:])
     return Run("", case, tree, sent, party, aggregator, memory), training.model.booster
@@ -294,45 +300,76 @@ def resident(process: int, which: str) -> int:
 def read(path: Path) -> list[Run]:
     """Read the runs of an earlier --json FILE."""
     return [
-        Run(**{**run, "case": Case(**run["case"]), "memory": tuple(run["memory"])})
+        Run(**{**run, "case": read_case(**run["case"]), "memory": tuple(run["memory"])})
         for run in json.loads(path.read_text())["runs"]
     ]
+
+
+def read_case(protection: str, **fields: Any) -> Case:
+    return Case(protection=PROTECTIONS[protection], **fields)
+
+
+def as_json(run: Run) -> dict[str, Any]:
+    """A run, with the protection by name."""
+    own = {key: value for key, value in vars(run.case).items() if key in Case.__dataclass_fields__}
+    return {**vars(run), "case": {**own, "protection": run.case.name}}
 
 
 # ---- the model ---------------------------------------------------------------------------------------
 
 
 def calibrate(runs: list[Run]) -> Constants:
-    """Fit the constants to the calibration runs."""
+    """Fit the constants to the calibration runs. Those of votes and columns, which these runs lack, stay."""
     known = [run for run in runs if run.known]
     alone = [run for run in known if run.kind == "simulate"]
-    party = costs.fit([costs.party_counts(r.case) for r in alone], [r.party for r in alone])
-    session = costs.fit([costs.aggregator_counts(r.case) for r in alone], [r.aggregator for r in alone])
+    given = ("gain", "relay", "relays")
+    counts = [
+        {name: run.case.parties * count for name, count in estimate.party_counts(load_of(run)).items()}
+        for run in alone
+    ]
+    own = [{name: count for name, count in each.items() if name not in given} for each in counts]
+    party = costs.fit(own, [run.party for run in alone])
+    session = costs.fit(
+        [estimate.aggregator_counts(load_of(run), run.case.parties) for run in alone],
+        [run.aggregator for run in alone],
+    )
     bare = Constants(**party, **session)
     far = [run for run in known if run.kind != "simulate"]
-    counts = [costs.rpc_counts(run.case) for run in far]
-    more = [run.aggregator - costs.total(costs.aggregator_counts(run.case), bare) for run in far]
-    rpc = costs.fit(counts, [max(value, 1e-6) for value in more])
-    more = [run.party - costs.total(costs.party_counts(run.case), bare) for run in far]
-    party_rpc = costs.fit(counts, [max(value, 1e-6) for value in more])
+    counts = [estimate.rpc_counts(load_of(run), run.case.parties) for run in far]
+    rpc = costs.fit(counts, [max(run.aggregator - aggregator_seconds(run, bare), 1e-6) for run in far])
+    party_rpc = costs.fit(counts, [max(run.party - party_seconds(run, bare), 1e-6) for run in far])
     named = {f"party_{name}": value for name, value in party_rpc.items()}
-    constants = replace(bare, **rpc, **named)
+    constants = replace(bare, **rpc, **named, busy=1.0, wait=0.0)
     near = [run for run in far if run.kind == "processes"]
-    shares = [costs.predict(run.case, constants).seconds / run.seconds for run in near]
+    shares = [estimate.predict(run.case, constants=constants).seconds / run.seconds for run in near]
     constants = replace(constants, busy=min(statistics.median(shares), 1.0))
     waits = [
-        (run.seconds - costs.predict(run.case, constants).seconds) / run.case.turns
+        (run.seconds - estimate.predict(run.case, constants=constants).seconds) / load_of(run).turns
         for run in far
         if run.kind == "links"
     ]
     return replace(constants, wait=max(statistics.median(waits), 0.0))
 
 
+def load_of(run: Run) -> estimate.Load:
+    return estimate.load_of(run.case, estimate.ROWS)
+
+
+def party_seconds(run: Run, constants: Constants) -> float:
+    """CPU seconds of all parties, without the network."""
+    return run.case.parties * estimate.total(estimate.party_counts(load_of(run)), constants)
+
+
+def aggregator_seconds(run: Run, constants: Constants) -> float:
+    """CPU seconds of the aggregator's session."""
+    return estimate.total(estimate.aggregator_counts(load_of(run), run.case.parties), constants)
+
+
 def claims(runs: list[Run]) -> bool:
     """Print each claim; return whether all hold."""
     holds = True
     for masked in (False, True):
-        ours = [run for run in runs if run.kind == "processes" and run.case.masked == masked]
+        ours = [run for run in runs if run.kind == "processes" and run.case.hides == masked]
         if len(ours) > 1:
             first, last = ours[0], ours[-1]
             more = (last.memory[1] - first.memory[1]) / (last.case.parties - first.case.parties)
@@ -342,19 +379,19 @@ def claims(runs: list[Run]) -> bool:
         by_trip = {
             run.case.round_trip: run
             for run in runs
-            if run.kind == "links" and run.case.masked == masked and not run.case.bandwidth
+            if run.kind == "links" and run.case.hides == masked and not run.case.bandwidth
         }
         if len(by_trip) > 1:
             near, far = min(by_trip), max(by_trip)
             run = by_trip[near]
             trips = (by_trip[far].seconds - run.seconds) / (far - near)
-            holds &= trips <= run.case.turns + TRIPS_MORE
-            print(f"round trips a tree, {kind_of(run)}: {trips:.1f} (the protocol's: {run.case.turns})")
+            holds &= trips <= run.case.max_depth + TRIPS_MORE
+            print(f"round trips a tree, {kind_of(run)}: {trips:.1f} (the protocol's: {run.case.max_depth})")
     return holds
 
 
 def kind_of(run: Run) -> str:
-    return "masked" if run.case.masked else "plain"
+    return "masked" if run.case.hides else "plain"
 
 
 # ---- what came of it ---------------------------------------------------------------------------------
@@ -421,9 +458,9 @@ def show_model(runs: list[Run], constants: Constants) -> Shown:
     rows = []
     for run in runs:
         if run.kind == "simulate":
-            seconds = costs.simulated(run.case, constants)
+            seconds = estimate.simulated(run.case, constants=constants)
         else:
-            seconds = costs.predict(run.case, constants).seconds
+            seconds = estimate.predict(run.case, constants=constants).seconds
         rows.append(
             (
                 f"{run.kind}: {place(run.case)}, {kind_of(run)}",
@@ -431,7 +468,7 @@ def show_model(runs: list[Run], constants: Constants) -> Shown:
                 f"{run.seconds:.3f}",
                 f"{seconds:.3f}",
                 f"{100 * (seconds / run.seconds - 1):+.0f} %",
-                f"{100 * (run.case.sent / run.sent - 1):+.1f} %",
+                f"{100 * (load_of(run).sent / run.sent - 1):+.1f} %",
             )
         )
     headings = ("run", "is for", "measured s", "predicted s", "error", "error of bytes")
@@ -441,21 +478,26 @@ def show_model(runs: list[Run], constants: Constants) -> Shown:
 def consortia() -> list[tuple[str, Case]]:
     """Consortia to predict."""
     near = Case(
-        1e6, 50, 10, True, threads=8, round_trip=0.02, bandwidth=100 * MBIT, aggregator_bandwidth=1000 * MBIT
+        *(1e6, 50, 10),
+        protection=PROTECTIONS["masked"],
+        nthread=8,
+        round_trip=0.02,
+        bandwidth=100 * MBIT,
+        aggregator_bandwidth=1000 * MBIT,
     )
-    plain = replace(near, masked=False)
+    plain = replace(near, protection=None)
     return [
         ("hospitals", replace(near, rows=1e5)),
         ("the same over 50 ms", replace(near, rows=1e5, round_trip=0.05)),
         ("banks", near),
         ("more rows", replace(near, rows=1e8)),
         ("wide table", replace(near, features=1000)),
-        ("wide, 64 bins", replace(near, features=1000, bins=64)),
-        ("wide, vote_top_k 20", replace(near, features=1000, votes=20)),
+        ("wide, 64 bins", replace(near, features=1000, max_bin=64)),
+        ("wide, vote_top_k 20", replace(near, features=1000)),
         ("more parties", replace(near, parties=100)),
         ("without masks", replace(plain, parties=100)),
         ("1,000 sites, plain", replace(plain, parties=1000, rows=1e8)),
-        ("the same, 64 bins, depth 4", replace(plain, parties=1000, rows=1e8, bins=64, depth=4)),
+        ("the same, 64 bins, depth 4", replace(plain, parties=1000, rows=1e8, max_bin=64, max_depth=4)),
         ("10^10 rows, 100 sites", replace(near, parties=100, rows=1e10)),
         ("10^10 rows, 1,000 sites, plain", replace(plain, parties=1000, rows=1e10)),
     ]
@@ -465,20 +507,16 @@ def show_predictions(constants: Constants) -> Shown:
     """Predictions for consortia larger than those measured."""
     rows = []
     for name, case in consortia():
-        cost = costs.predict(case, constants)
-        protection = "masked" if case.masked else "plain"
-        size = f"{case.rows:.0e} x {case.features}, {case.parties} {protection}"
+        layout = estimate.VOTES if "vote_top_k" in name else estimate.ROWS
+        cost = estimate.predict(case, layout, constants)
+        size = f"{case.rows:.0e} x {case.features}, {case.parties} {case.name}"
         rows.append(
             (
                 f"{name}: {size}, {1000 * case.round_trip:g} ms",
                 f"{cost.seconds:.2f}",
-                f"{cost.party - cost.masks:.2f}",
-                f"{cost.masks:.2f}",
-                f"{cost.aggregator:.2f}",
-                f"{cost.trips:.2f}",
-                f"{cost.transfer:.2f}",
+                *(f"{value:.2f}" for value in cost.parts.values()),
                 f"{cost.sent / 1e6:.1f}",
-                cost.bottleneck,
+                cost.most,
             )
         )
     headings = ("consortium", "s a tree", "rows", "masks", "aggregator", "round trips", "links", "MB", "most")

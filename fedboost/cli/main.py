@@ -28,7 +28,7 @@ COMMANDS = {
     for role, words in {
         "General": "demo:demo simulate:train compare:compare predict:model explain:model keys:keys "
         "warm-up:serve",
-        "Analyst": "terms:terms estimate:privacy preflight:terms describe:tasks tune:tasks train:train "
+        "Analyst": "terms:terms estimate:estimate preflight:terms describe:tasks tune:tasks train:train "
         "evaluate:tasks drift:tasks report:model verify:model assemble:model sign:terms",
         "Site": "party:serve keyholder:serve columns:site check:terms approve:site audit:site backup:site "
         "restore:site privacy:privacy",

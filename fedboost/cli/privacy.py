@@ -1,4 +1,4 @@
-"""`fedboost privacy` shows and plans privacy budgets; `fedboost estimate` estimates time and traffic.
+"""`fedboost privacy` shows and plans privacy budgets.
 
 Guarantees: of these commands, only `privacy init` writes to a site's memory (the file that records sessions).
 """
@@ -7,19 +7,14 @@ from typing import Annotated
 
 import typer
 
-from fedboost.cli.common import Json, SiteFile, TermsFile, reads_a_table
+from fedboost.cli.common import Json, SiteFile, TermsFile
 from fedboost.cli.output import group, show
 from fedboost.errors import ConfigError, printable
 from fedboost.results.privacy import Plan
-from fedboost.runtime.data.database import Reading
-from fedboost.runtime.data.table import read_table
-from fedboost.runtime.local import estimate as local
-from fedboost.runtime.local.estimate import Link
 from fedboost.runtime.site.backup import accept_restored, init_memory, site_budget
 from fedboost.runtime.site.config import read_party
-from fedboost.runtime.tasks import read_terms, read_training
+from fedboost.runtime.tasks import read_terms
 from fedboost.views import session, site
-from fedboost.views.model import estimates
 from fedboost.views.words import counted
 
 privacy_app = group(
@@ -104,72 +99,3 @@ def plan(
         agreed = agreed.changed(noise={**noise.model_dump(), "epsilon": epsilon})
     planned = Plan.of(agreed, (rows,) if rows else EXAMPLES)
     show(json, planned.lines, session.plan(planned))
-
-
-# ---- `fedboost estimate`: time and traffic of training, by protection -----------------------------------
-
-
-ESTIMATE_EPILOG = "Example: fedboost estimate terms.toml --rows 100000 --parties 5 --rtt 50 --bandwidth 100"
-
-
-@reads_a_table
-def estimate(
-    terms: TermsFile,
-    read: Reading,
-    rows: Annotated[
-        int | None,
-        typer.Option(help="Total number of rows across all parties (default: rows of --data).", min=1),
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option(help="Table to run the benchmark on, instead of generated rows.")
-    ] = None,
-    parties: Annotated[
-        int | None, typer.Option(help="Number of parties, overriding the terms.", min=1)
-    ] = None,
-    rtt: Annotated[
-        float | None, typer.Option(help="Network round-trip time in milliseconds (enables the comparison).")
-    ] = None,
-    bandwidth: Annotated[
-        float | None, typer.Option(help="Bandwidth of each party's link in Mbit/s (enables the comparison).")
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            help="Number of workers at a site, with one thread each (adds an estimate for workers).", min=1
-        ),
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Estimate the time and traffic of training. Runs a benchmark of a few seconds on this machine, and
-    estimates the cost of training under each protection. With --rtt or --bandwidth, the command also compares
-    three ways to train over such links: sending histograms of all features, sending votes and histograms of
-    some features, or moving all rows to one place. With --workers, it also estimates the resources that a
-    site's workers need. If parties hold different columns, --rows is the number of matched rows."""
-    agreed = read_training(terms)
-    apart = agreed.vertical.is_used
-    refused = {"--parties": parties, "--rtt": rtt, "--bandwidth": bandwidth, "--workers": workers}
-    for option, value in refused.items():
-        if apart and value is not None:
-            raise ConfigError(
-                "option-rows",
-                f"{option} requires parties with the same columns, but these terms are for different columns",
-            )
-    link, number = Link.of(rtt, bandwidth), parties or len(agreed.parties) or 3
-    table = None if data is None else read_table(read.source(data), None, read.options)
-    total = rows or (0 if table is None else table.num_rows)
-    if not total:
-        raise ConfigError(
-            "option-missing",
-            "specify --rows (the number of matched rows) or --data (a table with all columns)"
-            if apart
-            else "specify --rows (the total number of rows) or --data (a table)",
-        )
-    if apart:
-        result = local.estimate_columns(agreed, total, table)
-    elif total < number:
-        raise ConfigError(
-            "option-invalid", f"--rows is {total}, but {number} parties need at least one row each"
-        )
-    else:
-        result = local.estimate(agreed, total, number, table, link, workers)
-    show(json, result.lines, estimates(result))

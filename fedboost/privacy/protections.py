@@ -62,7 +62,6 @@ class Protection:
         may_be_vertical: True if this protection can be used when parties hold different columns.
         by_columns: the protection used instead when parties hold different columns, or None to use this one.
         proves_key: True if the key holder must prove that its key does not reveal blinded values.
-        sample_cells: number of cells that are sealed to estimate the speed.
     """
 
     name: str
@@ -82,7 +81,6 @@ class Protection:
     may_be_vertical: bool = False
     by_columns: "Protection | None" = None
     proves_key: bool = False
-    sample_cells: int = 1 << 17
 
     @property
     def uses_key_holder(self) -> bool:
@@ -233,7 +231,6 @@ _ROWS = (
         min_signers=lambda group: len(group.members) // 2 + 1,
         scheme=_paillier,
         by_columns=_PAILLIER_BY_COLUMNS,
-        sample_cells=1 << 12,
     ),
 )
 

@@ -1,7 +1,7 @@
 """Results about models: verified signatures, reports, training results, cost estimates and comparisons."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, get_args
 
@@ -252,114 +252,6 @@ class ColumnsDemo(Demo):
     rows_held_out: int
     parts: dict[str, str]
     shares: dict[str, float] | None
-
-
-# ---- Estimates: seconds, bytes and memory ---------------------------------------------------------------
-
-
-class Costs(Part):
-    """Base class of cost estimates for training under one protection. Figures per round are means over the
-    whole training, including its start. seconds: duration of the whole training; round_trips: number of
-    network round trips per round; rows: total number of rows or, if parties hold different columns, number of
-    matched rows."""
-
-    protection: str
-    seconds_a_round: float
-    seconds: float
-    round_trips: float
-    rows: int
-
-
-class Estimate(Costs):
-    """Estimated costs with all processes on this machine. megabytes: sent by each party per round;
-    seconds_apart: duration of a round if each process had its own machine, excluding the network."""
-
-    megabytes: float
-    seconds_apart: float
-    parties: int
-
-
-class Layout(Costs):
-    """Estimated costs over network links for one layout, i.e. one choice of what the parties send.
-    protection: "" if the layout sends all rows to one place; megabytes: sent by each party in total;
-    bandwidth_mbit: None if unlimited."""
-
-    layout: str
-    megabytes: float
-    parties: int
-    rtt_ms: float
-    bandwidth_mbit: float | None = None
-
-
-class Workers(Part):
-    """Estimated costs for a site whose rows are spread over single-threaded workers.
-
-    Attributes:
-        workers: number of workers.
-        rows: number of rows per worker.
-        loading_bytes, growing_bytes: memory of a worker while it loads rows, and while trees grow.
-        bytes_a_round: traffic between the workers and the site's own process.
-        seconds_a_round: time per round until that process has received all answers.
-    """
-
-    event: Literal["workers"]
-    workers: int
-    rows: int
-    loading_bytes: int
-    growing_bytes: int
-    bytes_a_round: float
-    seconds_a_round: float
-
-
-class PartyCosts(Part):
-    """Traffic and memory of a party in megabytes. sent, received: traffic per round; sent_to_match,
-    received_to_match: traffic to match rows, once per session."""
-
-    sent: float
-    received: float
-    sent_to_match: float
-    received_to_match: float
-    memory: float
-
-
-class ColumnsEstimate(Costs):
-    """Estimated costs if parties hold different columns, with all processes on this machine and one thread
-    per process. seconds_to_match: time to match rows before the training; seconds_apart: duration of a round
-    if each process had its own machine, excluding the network; stages: maps step of the encryption -> seconds
-    that it adds to a round."""
-
-    seconds_to_match: float
-    seconds_apart: float
-    stages: dict[str, float]
-    by_party: dict[str, PartyCosts]
-
-
-class Estimates(Part):
-    """All estimates of the costs of training under given terms.
-
-    Attributes:
-        protection: protection in the terms.
-        missing: maps protection -> why no estimate is available for it.
-        matches: True if rows are matched by id.
-        layouts: estimates of costs over network links.
-        no_votes: why no layout in which parties vote for features is estimated.
-    """
-
-    protection: str
-    rounds: int
-    missing: dict[str, str]
-    by_rows: tuple[Estimate, ...] = ()
-    by_columns: tuple[ColumnsEstimate, ...] = ()
-    matches: bool = False
-    layouts: tuple[Layout, ...] = ()
-    no_votes: str = ""
-    workers: Workers | None = None
-
-    @property
-    def lines(self) -> Iterator[dict[str, Any]]:
-        workers = () if self.workers is None else (self.workers,)
-        every = (*self.by_rows, *self.by_columns, *self.layouts, *workers)
-        yield from (each.summary for each in every)
 
 
 # ---- Models compared on held-out rows: each site's own, the federated and the pooled one ---------------

@@ -15,19 +15,15 @@ from fedboost.results.base import Row
 from fedboost.results.model import (
     ACCOUNTED,
     ColumnsDemo,
-    ColumnsEstimate,
     Demo,
     Dependence,
     DrawnTree,
-    Estimate,
-    Estimates,
     GivenRows,
     ModelReport,
     ModelSummary,
     Training,
     TrainingEnd,
     Verification,
-    Workers,
     metrics_of,
 )
 from fedboost.terms.terms import Terms
@@ -57,7 +53,7 @@ from fedboost.views.document import (
 )
 from fedboost.views.results import key_figures, labels_of, number, quality, rows_warnings
 from fedboost.views.session import NO_NOISE, agreed, by_party, part_of, strength, traffic
-from fedboost.views.words import capital, counted, duration, entry, listed, one_line, size
+from fedboost.views.words import capital, counted, entry, listed, one_line, size
 
 # ---- The report of a model: its quality, the features it uses, who agreed to it, and who saw what ------
 
@@ -544,131 +540,6 @@ def demo(end: Demo) -> Document:
             Paragraph(f"To see what left {log}, run:"),
         ],
     )
-
-
-# ---- Estimates: by protection, over links, for a site's workers, and for parties with different columns --
-
-
-def estimates(result: Estimates) -> Document:
-    known: Sequence[Estimate | ColumnsEstimate] = result.by_rows or result.by_columns
-    own = next((each for each in known if each.protection == result.protection), known[0])
-    takes = f"{counted(result.rounds, 'round')} would take about {duration(own.seconds)} on this machine."
-    blocks: list[Block] = [Verdict(f"Under {own.protection}, {takes}")]
-    blocks += _by_rows(result) if result.by_rows else _by_columns(result)
-    if result.missing:
-        blocks.append(Items([f"{name}: {reason}" for name, reason in result.missing.items()]))
-    if result.layouts:
-        blocks.append(_layouts(result))
-    if result.workers is not None:
-        blocks.append(_workers(result.workers))
-    return Document("Estimate", "", blocks)
-
-
-def _by_rows(result: Estimates) -> Iterator[Block]:
-    first, rounds = result.by_rows[0], result.rounds
-    rows = [
-        (
-            each.protection,
-            *(duration(each.seconds_a_round), duration(each.seconds)),
-            *(size(each.megabytes * 1e6), size(each.megabytes * 1e6 * rounds)),
-            f"{each.round_trips:.0f}",
-        )
-        for each in result.by_rows
-    ]
-    headings = ["protection", "per round", f"{rounds} rounds", "party sends per round", "in all", "trips"]
-    yield Table("By protection", headings, rows)
-    yield note(
-        f"{first.rows:,} rows at {first.parties} parties; all parties and the aggregator run on this "
-        "machine. On separate machines, parties work at the same time, and each round waits for its network "
-        "round trips (trips)."
-    )
-
-
-def _by_columns(result: Estimates) -> Iterator[Block]:
-    first, rounds = result.by_columns[0], result.rounds
-    rows = [
-        (
-            each.protection,
-            *map(duration, (each.seconds_a_round, each.seconds, each.seconds_apart)),
-            f"{each.round_trips:.0f}",
-        )
-        for each in result.by_columns
-    ]
-    headings = ["protection", "per round", f"{rounds} rounds", "per round, separate", "trips"]
-    yield Table("By protection", headings, rows)
-    for each in result.by_columns:
-        yield _by_party(each, rounds)
-        if each.stages:
-            texts = ", ".join(f"{name} {duration(seconds)}" for name, seconds in each.stages.items())
-            yield note(f"What {each.protection} adds to a round: {texts}")
-    matched = (
-        f" Matching rows takes {duration(first.seconds_to_match)}, if no party submits more ids than that."
-    )
-    yield note(
-        f"{first.rows:,} rows in common; all parties and the aggregator run on this machine, one thread each."
-        f"{matched if result.matches else ''} “Separate” means that each runs on a machine like this one, "
-        "not counting the network: a round also waits for its network round trips (trips) and for its bytes "
-        "to pass a party's link. Memory is the approximate size of a party's process."
-    )
-
-
-def _by_party(each: ColumnsEstimate, rounds: int) -> Table:
-    """Return a table of each party's traffic, per round and in total, and its memory."""
-    rows = []
-    for party, own in each.by_party.items():
-        in_all = own.sent * rounds + own.sent_to_match, own.received * rounds + own.received_to_match
-        rows.append((party, *(size(mb * 1e6) for mb in (own.sent, own.received, *in_all, own.memory))))
-    return Table(
-        f"Parties under {each.protection}",
-        ["party", "sent per round", "received per round", "sent", "received", "memory"],
-        rows,
-    )
-
-
-def _layouts(result: Estimates) -> Section:
-    link, of_terms = result.layouts[0], result.protection
-    tried = of_terms in {each.protection for each in result.layouts}
-    protection = of_terms if tried else link.protection
-    own = (each for each in result.layouts if each.protection == protection)
-    fastest = min(own, key=lambda each: each.seconds).layout
-    rows = [
-        (
-            each.layout,
-            each.protection,
-            *(duration(each.seconds_a_round), duration(each.seconds), size(each.megabytes * 1e6)),
-            f"{each.round_trips:.1f}" if each.protection else "",
-        )
-        for each in result.layouts
-    ]
-    wide = "" if link.bandwidth_mbit is None else f" and {link.bandwidth_mbit:g} Mbit/s"
-    headings = ["layout", "protection", "per round", f"{result.rounds} rounds", "sent", "trips"]
-    blocks: list[Block] = [
-        Verdict(f"Under {protection}, {fastest} take the least time."),
-        Table(f"Over links of {link.rtt_ms:g} ms{wide}", headings, rows, range(2, 6)),
-        note(
-            "Each party and the aggregator run on a separate machine. The time of a round covers its network "
-            "round trips (trips), its bytes passing a party's link, and the computation. Sent is what a "
-            "party sends in total. The last line is for comparison: it assumes that all rows are in one "
-            "place, whereas with fedboost, no row leaves its site."
-        ),
-    ]
-    if result.no_votes:
-        blocks.append(Items([f"votes: {result.no_votes}"]))
-    return Section("layouts", "Layouts", blocks)
-
-
-def _workers(result: Workers) -> Section:
-    memory = f"{size(result.loading_bytes)} to load its rows, {size(result.growing_bytes)} to train"
-    inside = f"{size(result.bytes_a_round)} and {duration(result.seconds_a_round)} per round"
-    entries = [
-        ("workers", f"{result.workers} of one thread, each with {result.rows:,} rows and its own core"),
-        ("memory", f"of each worker: {memory}"),
-        ("inside", f"between the workers and the site's own process: {inside}, not counting the network"),
-    ]
-    about = note(
-        "Traffic inside does not leave the site; the party sends the same messages as without workers."
-    )
-    return Section("workers", "Workers of a site", [Entries(entries), about])
 
 
 # ---- A model: the features it uses, and who signed it ---------------------------------------------------
