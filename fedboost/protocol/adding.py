@@ -284,7 +284,9 @@ class AdderEnd:
             if (party := self._names.get(frame.number)) is not None:
                 self._cut(party, frame)
             return
-        self._receivers = receivers = frame.numbers or self._receivers
+        receivers = frame.numbers or self._receivers
+        if not frame.advises:  # `RegionEnd.to` counts only a session's messages
+            self._receivers = receivers
         if frame.adds is not None:
             # A question follows the last sum of the turn before, or begins another attempt.
             self._drop_sum()
