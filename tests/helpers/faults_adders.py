@@ -413,7 +413,9 @@ class Liar(Adder):
 
     def twisted(self, frame):
         lies, draw = self.world.lies, self.world.draw
-        if lies("sends an earlier sum"):
+        # An adder of all parties knows their sums, whose masks have cancelled: nobody notices another one.
+        knows_all = len(self.end._sum._next) == len(self.world.terms.parties)
+        if not knows_all and lies("sends an earlier sum"):
             fits = [old.cells for old in self.kept if len(old.cells) == len(frame.cells)]
             return replace(frame, cells=draw.choice(fits[:-1] or fits))
         if lies("changes the context"):

@@ -784,6 +784,29 @@ def test_a_loss_is_decided_as_in_the_flat_session(protection, on_loss, when, sho
     assert ends[0] == ends[1]
 
 
+@pytest.mark.parametrize(("regions", "is_noticed"), [(TREE, True), (dict.fromkeys(TREE, "adder-0"), False)])
+def test_the_masks_betray_an_earlier_sum_unless_the_adder_has_all_parties(regions, is_noticed):
+    """Where all parties call one adder, their masks cancel in its sums: it has to be trusted with them."""
+    world, sums = Scripted(regions, "masked"), {}
+    end = world.adders["adder-0"].end
+    up = end._up
+
+    def old_cells(frame):
+        if isinstance(frame, RegionSum):
+            sums[frame.turn] = frame.cells
+            if frame.turn == 9:
+                assert len(sums[7]) == len(sums[9])
+                frame = replace(frame, cells=sums[7])
+        up(frame)
+
+    end._up = old_cells
+    if is_noticed:
+        assert "did not cancel" in world.finish()
+    else:
+        with pytest.raises(AssertionError, match="a sum of something else"):
+            world.finish()
+
+
 @pytest.mark.parametrize("protection", ["plain", "masked"])
 def test_a_killed_adder_costs_one_attempt(protection, shorter_chunks):
     world = Scripted(TREE, protection)
