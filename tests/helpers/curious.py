@@ -188,8 +188,8 @@ class Aggregator:
 
 
 class WithAdders(Aggregator):
-    """An aggregator together with adders, in one leg. What it opens, it opens from the sums of regions, each as
-    a real adder gives it; every set of parties is a region of some adder."""
+    """An aggregator together with adders, in one leg. It opens from the sums of regions, each as a real
+    adder gives it; every set of parties is a region of some adder."""
 
     def region_sum(self, tag, region):
         """What the adder of a region sends; all adders may leave parties out, so a region is any set."""
