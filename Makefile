@@ -82,6 +82,7 @@ bench-long: $(VENV)/dev
 	$(call measure,malformed)
 	$(call measure,crashes)
 	$(call measure,lost_workers)
+	$(call measure,swarm,--losses --slow)
 	$(call measure,larger)
 	$(call measure,soak)
 	$(BIN)/python benchmarks/report.py $(RESULTS)

@@ -152,6 +152,11 @@ SECTIONS = {
         "Turns inside a site",
         "empty turn: {1 | ms of an empty turn} ms with one holder, {8 | ms of an empty turn} ms with 8",
     ),
+    "swarm": Section(
+        "Many sites",
+        "1,000 sites: {1,000 parties, plain | CPU s a tree} s of the aggregator's CPU per tree plain, "
+        "{1,000 parties, masked | CPU s a tree} s masked",
+    ),
     "malformed": Section(
         "Malformed messages",
         "{~([\\d,]+) malformed messages} messages: {10 % | MiB} MiB after 10 %, {100 % | MiB} after all",

@@ -114,3 +114,18 @@ def test_a_claim_that_does_not_hold_is_named(tmp_path, table):
     assert "does not hold: memory: " in done.stdout
     assert "## Memory" in (tmp_path / "benchmarks" / "speed.md").read_text()
     assert "| [Memory](benchmarks/speed.md#memory) |  | 1 |" in (tmp_path / "benchmarks.md").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_small_swarm_trains_the_pooled_model_in_spite_of_losses(tmp_path):
+    command = [sys.executable, str(common.script("swarm")), "--parties", "5", "--rounds", "3", "--losses"]
+    done = subprocess.run(
+        [*command, "--json", str(tmp_path / "swarm.json")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    runs = json.loads((tmp_path / "swarm.json").read_text())["values"]["runs"]
+    assert [run["protection"] for run in runs] == ["plain", "masked"]
+    assert all(run["holds"] and run["files"] > 5 and run["cpu"] > 0 for run in runs)
+    assert runs[0]["model"] == runs[1]["model"]
+    assert all(run["events"]["losses"][0] > 1 for run in runs), "a lost party is away for two seconds"

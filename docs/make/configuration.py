@@ -7,7 +7,7 @@ from typing import Any, get_args
 from pydantic.fields import FieldInfo
 from terms import section
 
-from fedboost.runtime.config import AggregatorConfig
+from fedboost.runtime.config import AdderConfig, AggregatorConfig
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.policy import ColumnRules, Policy
 from fedboost.terms.reading import Frozen
@@ -44,6 +44,7 @@ def page() -> str:
         ),
         ("An aggregator: `aggregator.toml`", "", AggregatorConfig.model_fields),
         *tables(AggregatorConfig, "an aggregator"),
+        ("An adder: `adder.toml`", "", AdderConfig.model_fields),
     )
     return "\n".join([HEAD, *(section(*parts) for parts in sections)])
 

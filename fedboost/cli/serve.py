@@ -115,8 +115,8 @@ def aggregator(
     adders: Annotated[
         int,
         typer.Option(
-            help="Number of adder processes to run on this machine, at the next ports. With many sites, they "
-            "use further cores.",
+            help="Number of adder processes to run on this machine, at the next ports. They use further "
+            "cores if many sites connect.",
             min=0,
             max=64,
         ),

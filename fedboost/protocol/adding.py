@@ -7,7 +7,7 @@ parts of its region's reports and sends one sum. Masks span all parties, so a re
 Guarantees: a part leaves only once every asked party of the region has sent it, and the aggregator adds it
 for exactly these parties, once (docs/decisions/0048-adders.md). Nothing is ever taken out of a sum again. If
 a party is lost before its last part was added, no part that lacks it leaves. If it is lost afterwards, the
-aggregator hears of the loss after the sum, as it would without adders. Reports that cannot be added are
+aggregator learns of the loss after the sum, as it would without adders. Reports that cannot be added are
 passed on, so the aggregator judges them. Raises: PeerError if an adder breaks these rules."""
 
 from collections.abc import Callable

@@ -146,9 +146,11 @@ class AggregatorSession:
     def awaited(self) -> tuple[str, ...]:
         """Parties of the roster from which a message is due. If an adder waits for some of its parties, its
         other parties are not due."""
-        awaited, turn = tuple(filter(self.awaits, self.roster)), self.current_turn
-        held = turn.held if turn is not None and self.phase == "asking" else set()
-        return tuple(party for party in awaited if party not in held) or awaited
+        turn = self.current_turn
+        if self.phase != "asking" or turn is None:
+            return tuple(filter(self.awaits, self.roster))
+        awaited = turn.reporting - turn.held or turn.reporting
+        return tuple(party for party in self.roster if party in awaited)
 
     @property
     def addition(self) -> Addition | None:

@@ -8,6 +8,7 @@ the parties need fresh keys, e.g. after a disconnection. Messages of an earlier 
 
 import hashlib
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Annotated, Literal
 
 from fedboost.privacy import packing
@@ -279,6 +280,7 @@ def tag_of(ask: Ask, roster: tuple[str, ...], transcript: bytes) -> Tag:
     return Tag(ask.turn, ask.attempt, roster, transcript, ask.query.segments)
 
 
+@lru_cache(maxsize=8)  # the same in every turn of an attempt
 def digest_of_roster(roster: tuple[str, ...]) -> bytes:
     """Return the SHA-256 hash of the names of these parties, in any order."""
     return hashlib.sha256(packing.pack(*(party.encode() for party in sorted(roster)))).digest()

@@ -41,6 +41,7 @@ class Admitted(Frozen):
         party, dataset: name of this site, and name of its dataset.
         names: maps column in the terms -> column in this site's table, where the names differ.
         task: the session's task, if it is not training.
+        adder: adder through which the site was connected, if any.
     """
 
     kind: Literal["admitted"] = "admitted"
@@ -61,6 +62,7 @@ class Admitted(Frozen):
     dataset: str | None = None
     names: dict[str, str] | None = None
     task: str | None = None
+    adder: str | None = None
 
     @property
     def does(self) -> str:

@@ -136,6 +136,7 @@ class ApprovalView(Part):
         origin: origin of the model in the terms, if there is one.
         counts: counts of this site's rows, if it has any.
         renamed: sentence about columns that have different names in the terms.
+        adders: adders through which the site may be connected.
         sessions: number of sessions that count towards `max_sessions`, and this limit.
         predicted: number of rows that count towards `max_predicted_rows`, and this limit; None unless the
             session predicts.
@@ -152,6 +153,7 @@ class ApprovalView(Part):
     origin: ModelOrigin | None = None
     counts: Counts | None = None
     renamed: str = ""
+    adders: tuple[str, ...] = ()
     sessions: tuple[int, int] = (0, 0)
     predicted: tuple[int, int] | None = None
     budget: tuple[float, float, float] | None = None

@@ -180,13 +180,17 @@ class Events:
         write(event.kind, **values)
 
 
+REPORT_SECONDS = 5.0
+"""Minimum number of seconds between two reports of traffic to metrics."""
+
+
 class Meter:
     """Measures a session's traffic in bytes per party and the duration of its rounds in seconds."""
 
     def __init__(
         self, parties: Iterable[str], moved: Callable[..., object] = lambda party, received, sent: None
     ) -> None:
-        """Start measuring. parties: names of the parties; moved: called after each round with the keyword
+        """Start measuring. parties: names of the parties; moved: called every few seconds with the keyword
         arguments `party`, `received` (further bytes received from this party) and `sent` (further bytes sent
         to this party)."""
         self._moved = moved
@@ -194,7 +198,7 @@ class Meter:
         self.history: list[Row] = []
         self._start = self._last = time.monotonic()
         self._bytes_before = 0
-        self._reported = dict(self.traffic)
+        self._reported, self._next_report = dict(self.traffic), 0.0
 
     def count(self, party: str, sent: int = 0, received: int = 0) -> None:
         before = self.traffic.get(party, (0, 0))
@@ -203,6 +207,7 @@ class Meter:
     def report(self) -> None:
         """Call `moved` for each party whose traffic has grown since the last call."""
         # Not for each message: with a thousand parties, that would take most of a small tree's time.
+        self._next_report = time.monotonic() + REPORT_SECONDS
         for party, (sent, received) in self.traffic.items():
             before = self._reported.get(party, (0, 0))
             if before != (sent, received):
@@ -223,7 +228,8 @@ class Meter:
             seconds, size = now - self._last, total - self._bytes_before
             self.history.append({"round": done.round, **done.published, "seconds": seconds, "bytes": size})
             self._last, self._bytes_before = now, total
-        self.report()
+        if self._last >= self._next_report:
+            self.report()
         return self.history[len(self.history) - len(new) :]
 
 

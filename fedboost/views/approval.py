@@ -735,6 +735,13 @@ def _site(view: ApprovalView) -> Iterator[Entry]:
                 "workers",
                 "only the columns were checked; use `fedboost check` with --terms to check the rows",
             )
+    if view.adders:
+        seen = (
+            ""
+            if view.terms.protection.hides
+            else "; THEY SEE THIS SITE'S OWN NUMBERS, as the aggregator does"
+        )
+        yield "through", f"adders {listed(view.adders)}{seen}"
     if view.renamed:
         yield "its columns", view.renamed
     if view.predicted is None:

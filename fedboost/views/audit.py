@@ -282,6 +282,8 @@ def _agreement(session: Session, agreed: Admitted) -> Iterator[tuple[str, Line]]
         times = "once" if last == 2 else f"{last - 1} times"
         numbers = f"attempts {first} to {last}" if first < last else f"attempt {last}"
         yield "attempts", f"restarted {times} ({numbers}){_again(session)}"
+    if agreed.adder is not None:
+        yield "through", f"adder {delimited(agreed.adder)}"
     yield "with", Names(agreed.parties)
     objective, rounds = shown(agreed.objective), counted(agreed.rounds, "round")
     words = TASK_WORDS[agreed.does]

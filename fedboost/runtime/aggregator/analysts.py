@@ -316,10 +316,6 @@ SITE_SECONDS = 60.0
 """Seconds within which a site must answer. The site may have to read all its rows first."""
 
 
-FLOOD = "messages-unwanted"
-"""Code of the error for too many unrequested messages."""
-
-
 @dataclass
 class Reviewer:
     """A party's stream of preflight checks: outgoing messages, and the checks that it has not answered
@@ -360,7 +356,7 @@ class Checks:
                 async for data in requests:
                     self.take(name, data, peer.unwanted)
         except PeerError as error:
-            if error.code == FLOOD:
+            if error.code == "messages-unwanted":
                 peer.bar(time.monotonic())
             self._log.info("checks of a party ended", party=name, reason=quoted(str(error)))
             await refuse(context, error)
@@ -393,7 +389,7 @@ class Checks:
         if answer is not None and not answer.done():
             answer.set_result(objections)
         elif not unwanted.take(time.monotonic()):
-            raise PeerError(FLOOD, "it keeps sending answers that were not requested")
+            raise PeerError("messages-unwanted", "it keeps sending answers that were not requested")
 
     async def answer(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
         request = await self._admission.only_message(requests, context, peer)

@@ -192,6 +192,9 @@ class Outgoing:
     messages unread, or reads nothing while others wait to relay to it; share: factor by which more messages
     may be unread."""
 
+    region = None
+    """The queue is that of one party, rather than of an adder's region."""
+
     def __init__(self, cut: Callable[[], object], share: int = 1) -> None:
         self.fault = ""
         self._most = QUEUED_MESSAGES * share

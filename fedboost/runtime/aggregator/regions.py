@@ -40,6 +40,7 @@ from fedboost.runtime.aggregator.parties import (
     sending,
 )
 from fedboost.runtime.aggregator.sessions import Sessions
+from fedboost.runtime.telemetry import Event, Observer
 from fedboost.runtime.web.guard import Bucket
 from fedboost.wire.messages import decode_from_adder, encode_to_adder
 
@@ -53,11 +54,20 @@ class Region:
 
     adder: str
     outgoing: Outgoing
+    observer: Observer
     end: RegionEnd = field(default_factory=RegionEnd)
     members: dict[str, "Member"] = field(default_factory=dict)
 
     def tell(self, frame: ToAdder) -> None:
-        self.outgoing.put(encode_to_adder(frame))
+        data = encode_to_adder(frame)
+        self.count(sent=len(data))
+        self.outgoing.put(data)
+
+    def count(self, sent: int = 0, received: int = 0) -> None:
+        """Count the bytes of a frame, which the metrics list beside those of parties."""
+        self.observer.observe(
+            Event("bytes", party=f"adder {self.adder}".strip(), received=received, sent=sent)
+        )
 
     def send(self, parties: tuple[str, ...], data: bytes, relays: bool, adds: Addition | None) -> None:
         """Send a message to parties of the region. The arguments are as for `RegionEnd.to`."""
@@ -109,14 +119,16 @@ class Regions:
             await self._admission.refuse("adder refused", error, context, peer)
         task = asyncio.current_task()
         assert task is not None
-        region = Region("" if caller is None else caller.name, Outgoing(task.cancel, QUEUED_FRAMES))
+        outgoing, observer = Outgoing(task.cancel, QUEUED_FRAMES), self._connected.observer
+        region = Region("" if caller is None else caller.name, outgoing, observer)
         log = self._log.bind(adder=region.adder) if region.adder else self._log
         log.info("adder here")
         reason, fault = "its adder's connection closed", None
         try:
             async with sending(region.outgoing, context, log):
                 async for data in requests:
-                    await self._take(region, decode_from_adder(data), peer)
+                    region.count(received=len(data))
+                    await self._take(region, decode_from_adder(data))
         except PeerError as error:
             reason, fault = f"its adder broke the protocol: {quoted(str(error))}", error
         except asyncio.CancelledError:
@@ -133,7 +145,7 @@ class Regions:
         if fault is not None:
             await refuse(context, fault)
 
-    async def _take(self, region: Region, frame: FromAdder, peer: Peer) -> None:
+    async def _take(self, region: Region, frame: FromAdder) -> None:
         """Handle a frame. Raises PeerError if the adder breaks the protocol."""
         names = region.end.names
         match frame:

@@ -387,10 +387,12 @@ class ActiveSession:
         """Check deadlines at time `now`, and report slow parties."""
         if self.over:
             return
-        attempt, late, seconds = self.session.attempt, list(self.session.awaited), self.session.seconds
+        attempt, late, seconds = self.session.attempt, self.session.awaited, self.session.seconds
         self._take(lambda: self.session.tick(now))
         if self.session.attempt != attempt and self.session.phase == "joining":
-            self._log.info("late", parties=late, turn=self.session.turn, seconds=seconds, then=self._then)
+            self._log.info(
+                "late", parties=list(late), turn=self.session.turn, seconds=seconds, then=self._then
+            )
         if self.pace.look(self.session.awaited, now):
             if slow := self.pace.slow:
                 self._log.info("waiting", parties=list(slow), turn=self.session.turn)

@@ -580,6 +580,7 @@ def look(
         origin=origin_of(policy, terms, config.party, signers_at(config, terms)),
         counts=counts,
         renamed=names_of(config).told(terms.blocks.columns_of(config.party)),
+        adders=config.adders,
         sessions=(past.used, policy.max_sessions),
         predicted=(rows_predicted(past.sessions), policy.max_predicted_rows)
         if terms.vertical.predict_rows

@@ -132,7 +132,11 @@ KNOWN, STANDING, QUESTION = Json(KnownSession), Json(Standing), Json(Question)
 
 
 def admission(
-    offer: SessionOffer, party: str = "", dataset: str = "", names: Mapping[str, str] | None = None
+    offer: SessionOffer,
+    party: str = "",
+    dataset: str = "",
+    names: Mapping[str, str] | None = None,
+    adder: str = "",
 ) -> Admitted:
     """Return the audit entry for a session that a site takes part in.
 
@@ -141,6 +145,7 @@ def admission(
         party: the site's name.
         dataset: name of the site's dataset.
         names: names of columns in the site's table, by name in the terms, where the two differ.
+        adder: adder through which the site is connected, if any.
     """
     terms, noise = offer.terms, offer.terms.noise
     return Admitted(
@@ -161,6 +166,7 @@ def admission(
         party=party or None,
         dataset=dataset or None,
         names=dict(names or {}) or None,
+        adder=adder or None,
     )
 
 
@@ -193,6 +199,8 @@ class FileMemory(Store):
             clock: returns the current time, in the format of a log entry.
         """
         self.dataset, self.budget = dataset, budget
+        self.adder = ""
+        """Adder through which the party is connected now, or '' if it is connected to the aggregator."""
         self._names, self._clock = names, clock
         self._later: list[tuple[Write, bool]] | None = None
         """Collected writes of the session's thread, each with True if it must wait for the disk. None outside
@@ -304,7 +312,8 @@ class FileMemory(Store):
                 put(file, "secrets", *name, os.urandom(KEY_BYTES))
                 self.promise(file, "standings", *name, *as_row(b"", Standing()), None)
                 keep_terms(file, terms)
-            self.append(file, admission(offer, self.party, self.dataset, self._names(terms)))
+            own = self.party, self.dataset, self._names(terms), self.adder
+            self.append(file, admission(offer, *own))
             # Within the transaction, so that it reads the rows written above.
             return FileSession(self, offer, limits, file)
 

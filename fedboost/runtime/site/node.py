@@ -366,6 +366,7 @@ class PartyNode:
         """Handle the aggregator's messages until the connection is lost or, with `once`, a session has ended.
         opened: the gRPC channel to the server."""
         metadata = ((channel.PARTY_KEY, self._config.party.encode()), *channel.VERSIONS)
+        self._memory.adder = server.adder
         self._thread.hung_up.clear()
         # Two tasks share the connection, and a thread computes:
         #

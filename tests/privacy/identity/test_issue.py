@@ -8,7 +8,16 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedboost.errors import ConfigError
-from fedboost.privacy.identity import ROLES, identify, in_memory, issue, to_pem, verify
+from fedboost.privacy.identity import (
+    ROLES,
+    common_name,
+    identify,
+    in_memory,
+    issue,
+    server_name,
+    to_pem,
+    verify,
+)
 
 
 def test_what_a_root_says_of_itself():
@@ -28,8 +37,10 @@ def test_what_a_leaf_says(role):
     assert isinstance(key.curve, ec.SECP256R1)
     assert found[x509.BasicConstraints] == (x509.BasicConstraints(False, None), True)
     assert found[x509.KeyUsage] == (usage(digital_signature=True), True)
-    assert set(found[x509.ExtendedKeyUsage][0]) == {SERVER if role == "aggregator" else CLIENT}
-    assert found[x509.SubjectAlternativeName][0].get_values_for_type(x509.DNSName) == [f"{role}.fedboost"]
+    purposes = {"aggregator": {SERVER}, "adder": {SERVER, CLIENT}}.get(role, {CLIENT})
+    assert set(found[x509.ExtendedKeyUsage][0]) == purposes
+    name = server_name(role, common_name(certificate)) or f"{role}.fedboost"
+    assert found[x509.SubjectAlternativeName][0].get_values_for_type(x509.DNSName) == [name]
     root_id = ROOT.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     assert found[x509.AuthorityKeyIdentifier][0].key_identifier == root_id.digest
     assert certificate.not_valid_before_utc == NOW - timedelta(minutes=5)

@@ -13,6 +13,7 @@ from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.limits import MAX_PEERS, Refusals
 from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.net import channel
+from fedboost.wire.codec import WIRE_VERSION
 
 
 def test_a_flood_is_a_few_lines_and_one_a_minute(monkeypatch):
@@ -60,7 +61,7 @@ async def test_who_was_refused_and_why(tmp_path):
     assert wrong_role["peer"] == "analyst 'analyst'"
     assert "certificate of analyst 'analyst' is not valid for the role party" in wrong_role["reason"]
     assert wrong_version["peer"] == "party 'south'"
-    assert "the aggregator uses version 4, the party uses 2" in wrong_version["reason"]
+    assert f"the aggregator uses version {WIRE_VERSION}, the party uses 2" in wrong_version["reason"]
     assert all(line["address"].startswith("127.0.0.1:") for line in (wrong_name, wrong_role, wrong_version))
 
 

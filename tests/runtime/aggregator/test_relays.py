@@ -11,6 +11,7 @@ from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.limits import Peers, Refusals
 from fedboost.runtime.aggregator.parties import Admission, ConnectedParties, LastSeen
 from fedboost.runtime.aggregator.server import Parties
+from fedboost.runtime.aggregator.sessions import Sessions
 from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.net import channel
 from fedboost.runtime.telemetry import Events
@@ -23,12 +24,11 @@ SPARE = 3 * len(PART)
 """Bytes of parts that are on their way between the queues, and of one more that fits in."""
 
 
-class Passing:
+class Passing(Sessions):
     """Sessions that pass on whatever is relayed."""
 
-    active = None
-
     def __init__(self, connected):
+        self.active = None
         self._connected = connected
 
     def handle(self, party, event):
@@ -77,7 +77,7 @@ async def attended(*lines):
     log, metrics = Log(), AggregatorMetrics()
     connected = ConnectedParties(LastSeen(log), Events(log, metrics))
     admission = Admission(None, Refusals(log, metrics))
-    parties = Parties(admission, Passing(connected), connected, log)
+    parties = Parties(admission, Passing(connected), connected, log, 8)
     peer = Peers(limits.SHARING_AN_ADDRESS).find(b"", lambda: "all", time.monotonic())
     tasks = [asyncio.create_task(parties.attend(line.requests(), line, peer)) for line in lines]
     try:

@@ -17,7 +17,7 @@ from fedboost.runtime.analyst import connect
 from fedboost.runtime.config import AggregatorConfig
 from fedboost.runtime.local.cluster import LocalCluster
 from fedboost.runtime.local.simulation import simulate
-from fedboost.runtime.site import node as dialling
+from fedboost.runtime.net import channel
 from fedboost.runtime.site import node as party_node
 from fedboost.runtime.site import node as watch
 from fedboost.runtime.site.config import PartyConfig
@@ -106,7 +106,7 @@ def free_port():
 
 @pytest.mark.slow
 async def test_a_party_waits_for_the_aggregator_and_dials_again_when_it_was_away(folder, monkeypatch):
-    monkeypatch.setattr(dialling, "REPORT_AFTER_SECONDS", 0.1)
+    monkeypatch.setattr(channel, "REPORT_AFTER_SECONDS", 0.1)
     monkeypatch.setattr(party_node, "REDIAL", 0.05)
     folder.mkdir()
     address, log = f"127.0.0.1:{free_port()}", Log()

@@ -84,7 +84,7 @@ def bundle_from(folder, name, role, root=None, days=1, ago=timedelta(0)):
 @pytest.fixture
 def quick(monkeypatch):
     """Faults are looked for at once."""
-    monkeypatch.setattr(node, "REPORT_AFTER_SECONDS", 0.1)
+    monkeypatch.setattr(channel, "REPORT_AFTER_SECONDS", 0.1)
     monkeypatch.setattr(channel, "FIRST_LOOK", 0.1)
 
 

@@ -18,8 +18,10 @@ from fedboost.protocol.site import Site
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.net import channel
 from fedboost.runtime.site import node
-from fedboost.wire.codec import MAX_TO_AGGREGATOR
+from fedboost.wire.codec import MAX_TO_AGGREGATOR, WIRE_VERSION
 from fedboost.wire.messages import decode_to_party, encode_from_party, encode_to_party
+
+NEWER = str(WIRE_VERSION + 1)
 
 
 @pytest.fixture
@@ -52,8 +54,8 @@ async def test_a_second_party_of_the_same_name_is_refused(folder):
         ({"name": b""}, "the party did not send a valid name"),
         ({"name": b"x" * 257}, "the party did not send a valid name"),
         ({"name": b"\xff\xfe"}, "the party did not send a valid name"),
-        ({"version": "5"}, "the aggregator uses version 4, the party uses 5"),
-        ({"version": None}, "the aggregator uses version 4, the party uses an unknown one"),
+        ({"version": NEWER}, f"the aggregator uses version {WIRE_VERSION}, the party uses {NEWER}"),
+        ({"version": None}, f"the aggregator uses version {WIRE_VERSION}, the party uses an unknown one"),
     ],
     ids=["none", "empty", "long", "no text", "newer", "no version"],
 )
@@ -68,13 +70,13 @@ async def test_a_party_that_does_not_greet_well_is_told_why(folder, greeting, sa
 
 async def test_an_analyst_of_another_version_is_told_so(folder):
     async with consortium(folder, {}) as one, channel_to(one) as opened:
-        code, details = await status_of(submit(opened, terms(TWO), version="5"))
+        code, details = await status_of(submit(opened, terms(TWO), version=NEWER))
         assert code == grpc.StatusCode.INVALID_ARGUMENT
-        assert "the aggregator uses version 4, the analyst uses 5" in details
+        assert f"the aggregator uses version {WIRE_VERSION}, the analyst uses {NEWER}" in details
 
 
 async def test_a_party_of_another_version_ends_with_one_clear_error(folder, monkeypatch):
-    monkeypatch.setattr(channel, "VERSIONS", ((channel.VERSION_KEY, "5"),))
+    monkeypatch.setattr(channel, "VERSIONS", ((channel.VERSION_KEY, NEWER),))
     async with consortium(folder, {}) as one:
         with raised(ConfigError, "wire-version"):
             await one.start_party("north", rows())
