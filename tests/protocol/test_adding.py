@@ -679,6 +679,17 @@ def test_a_sum_while_a_sum_is_opened_is_refused():
         session.handle_sum(Summed(("p0", "p1"), report))
 
 
+def test_the_parties_of_a_region_share_one_copy_of_each_message_of_an_attempt():
+    """An offer has all terms: one copy each would be more than may wait for an adder."""
+    world = Scripted(TREE)
+    world.move(lambda: world.session.phase == "asking")
+    session, adder = world.session, world.adders["adder-0"]
+    adder.down.clear()
+    world.send(session.restart_attempt())
+    (offer,) = map(decode_to_adder, adder.down)
+    assert adder.end.receivers(offer) == ["p0", "p1"]
+
+
 def test_what_cannot_be_added_is_not_asked_for():
     """Masks in two legs have notes."""
     world = Scripted(TREE, "masked", "shrink")
