@@ -682,10 +682,9 @@ def test_a_sum_while_a_sum_is_opened_is_refused():
 def test_the_parties_of_a_region_share_one_copy_of_each_message_of_an_attempt():
     """An offer has all terms: one copy each would be more than may wait for an adder."""
     world = Scripted(TREE)
-    world.move(lambda: world.session.phase == "asking")
-    session, adder = world.session, world.adders["adder-0"]
-    adder.down.clear()
-    world.send(session.restart_attempt())
+    world.asked(TURN)
+    adder = world.adders["adder-0"]
+    world.send(world.session.restart_attempt())
     (offer,) = map(decode_to_adder, adder.down)
     assert adder.end.receivers(offer) == ["p0", "p1"]
 
