@@ -81,6 +81,12 @@ async def ends(opened, method, metadata=channel.VERSIONS, data=None):
     return code, dict(await call.trailing_metadata() or ()).get(channel.CAUSE_KEY)
 
 
+async def advising(one):
+    """Wait until all parties of adders answer checks."""
+    through = {name for name, names in REGIONS.items() if names}
+    await until(lambda: through == {name for each in one.adders.values() for name in each._advising})
+
+
 def region_at(one, party):
     """The aggregator's end of the adder that a party has called."""
     return one.server.connected.outgoing[party].region
@@ -152,11 +158,11 @@ async def test_parties_with_different_columns_relay_through_adders(tmp_path, lay
 async def test_terms_are_checked_through_adders(tmp_path, bundles):
     async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
         await started(one)
+        await advising(one)
         agreed = terms([*TABLES])
-
         replies = []
         while not (replies and all(reply.answered for reply in replies)):
-            # A party that has just arrived answers no checks yet.
+            # The party that calls the aggregator itself may not answer checks yet.
             replies = await asyncio.to_thread(one.analyst.check, agreed, PATIENCE)
         assert [reply.party for reply in replies] == [*TABLES]
         assert all(reply.would for reply in replies)
@@ -166,6 +172,7 @@ async def test_terms_are_checked_through_adders(tmp_path, bundles):
 async def test_terms_that_are_checked_during_a_session_do_not_disturb_it(tmp_path, bundles):
     async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
         await started(one)
+        await advising(one)
         training = await in_the_middle(one, protection="masked")
         for party in ("north", "south"):
             await asyncio.to_thread(one.analyst.check, terms([party, "west"]), PATIENCE)
