@@ -21,7 +21,7 @@ from fedboost.errors import ConfigError
 from fedboost.runtime.analyst import Connection
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.net.keys import read_bundle
-from fedboost.runtime.site.config import PartyConfig
+from fedboost.runtime.site.config import PartyConfig, read_party
 from fedboost.runtime.site.node import PartyNode
 
 TABLES = shared_out(3)
@@ -108,6 +108,48 @@ def test_without_keys_all_is_on_one_machine(here, key):
     values = {"upstream": "127.0.0.1:1", "listen": "127.0.0.1:0", key: "192.0.2.1:7070"}
     (here / "adder.toml").write_text("".join(f'{name} = "{value}"\n' for name, value in values.items()))
     refused(here, ["adder", "--config", "adder.toml", "--insecure-loopback"], "192.0.2.1:7070")
+
+
+# ---- a site's file ----------------------------------------------------------------------------------------
+
+SITE = 'party = "north"\ndata = "rows.csv"\n'
+
+
+def site(here, text):
+    (here / "party.toml").write_text(SITE + text)
+    return read_party(here / "party.toml")
+
+
+def test_a_site_names_its_adders_in_the_order_of_their_addresses(here):
+    config = site(here, 'aggregator = ["a:1", "b:2", "c:3"]\nthrough = ["eu", "", "eu"]\n')
+    assert config.servers == (("a:1", "eu"), ("b:2", ""), ("c:3", "eu"))
+    assert (config.adders, config.direct_address) == (("eu",), "b:2")
+    assert site(here, 'aggregator = "a:1"\nthrough = "eu"\n').servers == (("a:1", "eu"),)
+    assert site(here, 'aggregator = "a:1"\n').servers == (("a:1", ""),)
+
+
+def test_a_site_without_the_aggregators_address_cannot_ask_it(here):
+    config = site(here, 'aggregator = "a:1"\nthrough = "eu"\n')
+    with raised(ConfigError, "aggregator-only-adders"):
+        _ = config.direct_address
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'aggregator = ["a:1", "b:2"]\nthrough = ["eu"]\n',
+        'aggregator = "a:1"\nthrough = ["eu", "us"]\n',
+    ],
+)
+def test_a_site_needs_a_name_for_each_address(here, text):
+    (here / "party.toml").write_text(SITE + text)
+    refused(here, ["party", "--config", "party.toml"], "through")
+
+
+@pytest.mark.parametrize("text", ["aggregator = []\n", 'aggregator = ["a:1", "b"]\n'])
+def test_a_site_needs_addresses(here, text):
+    (here / "party.toml").write_text(SITE + text)
+    refused(here, ["party", "--config", "party.toml"], "aggregator")
 
 
 # ---- processes ------------------------------------------------------------------------------------------
