@@ -469,8 +469,9 @@ def test_the_adder_says_once_a_turn_whose_reports_it_holds():
         assert adder.taken() == [Held(turn, 2, (1,))]
         for part in answer("b", addition):
             adder.says("b", part)
-        adder.end.tell_held()
         assert {type(frame) for frame in adder.taken()} == {RegionSum}
+    adder.end.tell_held()
+    assert adder.taken() == []
 
 
 # ---- the aggregator's end of a region -------------------------------------------------------------------
