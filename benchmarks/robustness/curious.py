@@ -2,7 +2,8 @@
 
     python benchmarks/robustness/curious.py [--seeds N]
 
-Runs seeds of tests/helpers/curious.py, with masks in one leg and in two. An aggregator makes parties seal
+Runs seeds of tests/helpers/curious.py, with masks in one leg and in two, and in one leg together with adders,
+whose sums of regions the adversary has as well. An aggregator makes parties seal
 in any order, over any roster, in any attempt, and sends some of them different questions. It has one or two
 accomplices, and tries to open every set of vectors that it received.
 
@@ -21,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "helpers"))
 
 import common
 from consortium import names
-from curious import check_only_whole_rosters_open, played
+from curious import Aggregator, WithAdders, check_only_whole_rosters_open, played
 
 BATCH = 100
 
@@ -33,15 +34,15 @@ def batch(first: int) -> tuple[collections.Counter[str], list[str]]:
     for seed in range(first, first + BATCH):
         parties = names(3 + seed % 3)
         most = len(parties) - 2
-        for legs in (1, 2):
+        for legs, kind in ((1, Aggregator), (2, Aggregator), (1, WithAdders)):
             colluding = parties[: seed // 3 % (most + 1)] if legs == 1 else parties[: most > 1 and seed % 2]
             try:
-                aggregator = played(seed, parties, colluding, legs)
+                aggregator = played(seed, parties, colluding, legs, kind)
                 opened = check_only_whole_rosters_open(aggregator)
             except Exception as error:  # noqa: BLE001 - whatever comes out is what is looked for
                 broken.append(f"{seed}, {legs} legs: {type(error).__name__}: {error}")
                 continue
-            way = f"{legs} leg{'s' if legs > 1 else ''}"
+            way = f"{legs} leg{'s' if legs > 1 else ''}{', adders' if kind is WithAdders else ''}"
             seen[f"{way}: tags that opened, over a whole roster"] += len(opened)
             seen[f"{way}: tags that did not"] += len(aggregator.uploads) - len(opened)
             seen[f"{way}: vectors"] += sum(map(len, aggregator.uploads.values()))

@@ -136,7 +136,7 @@ def aggregator(
     options = ["--log-format", log_format, "--log-level", log_level]
     options += ["--insecure-loopback"] if insecure_loopback else []
     if adders:  # before anything starts
-        choose_keys(adder_keys, "adder", settings.listen, insecure_loopback)
+        choose_keys(adder_keys, "adder", settings.listen, insecure_loopback, "--adder-keys FOLDER")
 
     async def serve() -> None:
         from fedboost.runtime.aggregator.server import AggregatorServer

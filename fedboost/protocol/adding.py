@@ -32,6 +32,8 @@ MAX_SEGMENTS = 4096
 MAX_WAITING = 64
 """Maximum number of frames of a party that wait for a sum. Further ones are dropped: the party has left, and
 what it sends on its next call answers nothing."""
+MAX_NAME = 256
+"""Maximum length of a party's name in characters."""
 Numbers = Annotated[tuple[int, ...], Bound(MAX_PARTIES, "parties")]
 
 
@@ -53,7 +55,7 @@ class Here:
     """A party has called. software: version that it claims to run."""
 
     number: int
-    party: str
+    party: Annotated[str, Only(lambda name: 0 < len(name) <= MAX_NAME, "a party's name has a wrong length")]
     software: str = ""
 
 
@@ -217,7 +219,7 @@ class AdderEnd:
         self._attached = False
         self._waiting: dict[str, list[FromAdder]] = {}
         """Party that was lost after its last part was added -> frames that follow the sum."""
-        self._told_held: tuple[int, ...] = ()
+        self._told: Held | None = None
 
     def attach(self) -> None:
         """Announce all parties over a new connection to the aggregator."""
@@ -229,7 +231,7 @@ class AdderEnd:
     def detach(self) -> None:
         """The connection to the aggregator is lost. The parties stay."""
         self._attached = False
-        self._sum, self._receivers, self._waiting = None, (), {}
+        self._sum, self._receivers, self._waiting, self._told = None, (), {}, None
 
     def here(self, party: str, software: str) -> None:
         """A party has called."""
@@ -284,7 +286,9 @@ class AdderEnd:
             if (party := self._names.get(frame.number)) is not None:
                 self._cut(party, frame)
             return
-        self._receivers = receivers = frame.numbers or self._receivers
+        receivers = frame.numbers or self._receivers
+        if not frame.advises:  # `RegionEnd.to` counts only a session's messages
+            self._receivers = receivers
         if frame.adds is not None:
             # A question follows the last sum of the turn before, or begins another attempt.
             self._drop_sum()
@@ -297,10 +301,12 @@ class AdderEnd:
 
     def tell_held(self) -> None:
         """Tell the aggregator, if that changed, whose whole reports are here."""
-        held = () if self._sum is None else self._sum.held
-        if held and held != self._told_held and self._sum is not None:
-            self._up(Held(self._sum.addition.turn, self._sum.addition.attempt, held))
-        self._told_held = held
+        if (total := self._sum) is None or not total.held:
+            return
+        held = Held(total.addition.turn, total.addition.attempt, total.held)
+        if held != self._told:
+            self._up(held)
+        self._told = held
 
     def _drop_sum(self) -> None:
         self._sum = None

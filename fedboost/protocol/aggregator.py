@@ -277,8 +277,8 @@ class AggregatorSession:
         self.phase, self.current_turn, self.introduction = "joining", None, Introduction()
         self.attendance.introduced = set()
         self.set_deadline()
-        invited = self.attendance.connected - self.attendance.barred
-        return [(party, self.admit()) for party in self.roster if party in invited]
+        invited, offer = self.attendance.connected - self.attendance.barred, self.admit()
+        return [(party, offer) for party in self.roster if party in invited]
 
     def admit(self) -> Offer:
         return Offer(self.name, self.terms, self.attempt, self.request)

@@ -137,6 +137,8 @@ class Turn:
                 f"its report is for a different query, roster or attempt than the other parties' reports in "
                 f"turn {report.turn}",
             )
+        if report.note and report.part + 1 < self._opener.chunks:  # adders do not add such a part either
+            raise PeerError("note-unexpected", "it sent a note before the last part of its report")
         # All checks come before `add`: nothing can be taken out of the running sum again. For the same
         # reason, a party that is lost between its parts spoils the sum, and the attempt starts over
         # (`lose_in_turn`).

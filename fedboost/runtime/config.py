@@ -99,7 +99,9 @@ def from_folder(source: Path, paths: Mapping[str, Path | None]) -> dict[str, Pat
     return absolute
 
 
-def choose_keys(keys: Path | None, role: str, address: str, insecure_loopback: bool) -> "Bundle | None":
+def choose_keys(
+    keys: Path | None, role: str, address: str, insecure_loopback: bool, named: str = ""
+) -> "Bundle | None":
     """Return the bundle (certificate and key) with which to connect, or None for an unencrypted connection.
 
     Args:
@@ -107,6 +109,7 @@ def choose_keys(keys: Path | None, role: str, address: str, insecure_loopback: b
         role: "party", "aggregator", "adder" or "analyst".
         address: HOST:PORT; without keys it must be a loopback address.
         insecure_loopback: connect without keys and encryption.
+        named: how users name the folder (default: as is usual for this role).
 
     Raises:
         ConfigError: the bundle cannot be used, `keys` and `insecure_loopback` are both passed or both
@@ -125,7 +128,7 @@ def choose_keys(keys: Path | None, role: str, address: str, insecure_loopback: b
         raise ConfigError(
             "keys-not-given",
             f"no keys are specified; name the folder from `fedboost keys {role}` with "
-            + ("--keys FOLDER" if role == "analyst" else 'keys = "FOLDER" in the file')
+            + (named or ("--keys FOLDER" if role == "analyst" else 'keys = "FOLDER" in the file'))
             + ", or use --insecure-loopback if everything runs on one machine",
         )
     if not is_loopback(address):

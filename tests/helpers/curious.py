@@ -13,6 +13,8 @@ from fedboost.errors import PeerError
 from fedboost.privacy import packing, pairwise
 from fedboost.privacy.ends import COMMIT, RECOVER, self_stream
 from fedboost.privacy.pairwise import ONE_LEG, TWO_LEGS, Group, context
+from fedboost.protocol.adding import Addition, RunningSum
+from fedboost.protocol.messages import Report
 
 CELLS = 4  # of eight bytes: two different sums are equal by chance with probability 2**-256
 
@@ -41,6 +43,7 @@ class Aggregator:
         self.seed = seed
         self.truth = {}  # turn -> party -> vector; the aggregator does not look in here
         self.uploads = {}  # tag -> party -> masked vector
+        self.sent = {}  # (tag, party) -> the bytes of its vector, as they pass an adder
         self.sealed = {}  # tag -> (sender, receiver) -> sealed share
         self.masks = {}  # (tag, party) -> self mask
         self.shares = {}  # (tag, party) -> point -> share of its self mask
@@ -65,7 +68,8 @@ class Aggregator:
         except PeerError:
             self.refused["seal"] += 1
             return False
-        self.uploads.setdefault(tag, {})[party] = np.frombuffer(cells, "<u8")[:CELLS]
+        self.uploads.setdefault(tag, {})[party] = words_of(cells)
+        self.sent[tag, party] = cells
         self.keys[tag, party] = keys
         if self.legs == 2:
             _, *entries = packing.unpack(sealer.note())
@@ -183,6 +187,40 @@ class Aggregator:
         return found
 
 
+class WithAdders(Aggregator):
+    """An aggregator together with adders, in one leg. It opens from the sums of regions, each as a real
+    adder gives it; every set of parties is a region of some adder."""
+
+    def region_sum(self, tag, region):
+        """What the adder of a region sends; all adders may leave parties out, so a region is any set."""
+        addition = Addition(tag.turn, tag.attempt, self.context(tag), tag.segments, True)
+        running, summed = RunningSum(addition, tuple(range(len(region)))), None
+        for number, party in enumerate(region):
+            report = Report(tag.turn, tag.attempt, 0, self.sent[tag, party], ctx=addition.ctx)
+            assert running.fits(number, report)
+            summed = running.add(number, report, 0)
+        return words_of(summed.cells)
+
+    def sum_of(self, tag, parties):
+        """As above, of two regions and whoever calls the aggregator itself."""
+        regions = parties[: len(parties) // 2], parties[len(parties) // 2 : -1]
+        known = super().sum_of(tag, parties) - sum(self.uploads[tag][party] for party in parties)
+        sums = [self.region_sum(tag, region) for region in regions if region]
+        return sum(sums, self.uploads[tag][parties[-1]] + known)
+
+    def adds_nothing(self):
+        """The sums of regions, all of them, follow from the vectors that the aggregator of the model has."""
+        for tag, uploads in self.uploads.items():
+            for region in subsets(sorted(uploads)):
+                due = sum((uploads[party] for party in region), np.zeros(CELLS, np.uint64))
+                assert np.array_equal(self.region_sum(tag, region), due)
+
+
+def words_of(cells):
+    """The cells of a vector, without its check cell."""
+    return np.frombuffer(cells, "<u8")[:CELLS]
+
+
 def words(stream):
     return np.frombuffer(stream.next(8 * CELLS), "<u8")
 
@@ -232,9 +270,9 @@ def schedule(rng, parties, legs):
     return sorted(steps, key=lambda step: step[0])
 
 
-def played(seed, parties, colluding=(), legs=2):
+def played(seed, parties, colluding=(), legs=2, kind=Aggregator):
     """An aggregator after a whole schedule."""
-    aggregator = Aggregator(parties, seed, colluding, legs=legs, turns_a_tree=2)
+    aggregator = kind(parties, seed, colluding, legs=legs, turns_a_tree=2)
     for _, act, party, tag, lost in schedule(random.Random(seed), parties, legs):
         if act == "seal":
             aggregator.seal(party, tag)

@@ -27,6 +27,8 @@ from fedboost.fixedpoint import Scale
 from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grids
 from fedboost.gbdt.metrics import METRICS
 from fedboost.gbdt.tree import Split, Splits
+from fedboost.privacy.packing import Segment
+from fedboost.protocol.adding import Addition, Cut, From, Gone, Held, Here, RegionSum, To
 from fedboost.protocol.messages import (
     Ask,
     Attest,
@@ -234,4 +236,24 @@ train_events = st.one_of(
     st.builds(RoundDone, u32, st.dictionaries(words, st.floats(), max_size=3), st.floats(), traffic),
     st.builds(ModelPart, st.binary(max_size=50), st.booleans(), traffic),
     st.builds(Failed, words),
+)
+numbers_of_calls = st.lists(u32, max_size=4).map(tuple)
+additions = st.builds(
+    Addition,
+    u32,
+    u32,
+    few_bytes,
+    st.lists(st.builds(Segment, u64, u32), max_size=4).map(tuple),
+    st.booleans(),
+)
+from_adder = st.one_of(
+    st.builds(Here, u32, st.text(min_size=1, max_size=20), words),
+    st.builds(Gone, u32, words),
+    st.builds(From, u32, few_bytes, st.booleans()),
+    st.builds(RegionSum, u32, u32, u32, few_bytes, contexts, numbers_of_calls, u32),
+    st.builds(Held, u32, u32, numbers_of_calls),
+)
+to_adder = st.one_of(
+    st.builds(To, numbers_of_calls, few_bytes, st.booleans(), st.booleans(), st.none() | additions),
+    st.builds(Cut, u32, st.booleans(), words, words),
 )

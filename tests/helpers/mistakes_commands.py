@@ -105,6 +105,14 @@ MISTAKES = {
             "named.toml": NAMED,
         },
     ),
+    "an adder without an aggregator": Mistake(
+        "adder --config adder.toml --insecure-loopback", {"adder.toml": "# listen = '127.0.0.1:0'\n"}
+    ),
+    "a site's file to start an adder": Mistake("adder --config party.toml"),
+    "an adder that has a state": Mistake(
+        "adder --config adder.toml --insecure-loopback",
+        {"adder.toml": 'upstream = "localhost:1"\nstate = "folder"\n'},
+    ),
     "keys that are not there": Mistake("keys show nowhere"),
     "a model against keys that are not there": Mistake("verify model.json --keys nowhere"),
     "a bundle that waits for its certificate": Mistake(

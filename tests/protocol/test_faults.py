@@ -5,6 +5,7 @@ import collections
 
 import pytest
 from faults import CONTINUED, NOISY, REFRESHED, play
+from faults_adders import LIES, AddersWorld, play_liars
 
 COUNTED = 70
 """Seeds of each kind of which it is counted what goes wrong, and how they end."""
@@ -44,3 +45,30 @@ def test_the_seeds_have_every_fault_and_every_end(first):
     assert {outcome.model is None for outcome in outcomes} == {True, False}
     changed = any(outcome.model and len(set(outcome.rosters)) > 1 for outcome in outcomes)
     assert changed == (first == 0)  # a roster cannot shrink where leaves are refreshed, or sums get noise
+
+
+# ---- with adders between some parties and the aggregator --------------------------------------------------
+
+CHECKED = [15, 35, 52]
+"""Seeds that once failed: the terms were checked at one party of an adder during a session."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [0, REFRESHED, CONTINUED, NOISY])
+def test_seeds_with_adders(first):
+    seeds = sorted({*range(first, first + (100 if not first else 15)), *(CHECKED if not first else ())})
+    outcomes = [play(seed, AddersWorld) for seed in seeds]
+    assert sum(outcome.model is not None for outcome in outcomes) > len(outcomes) // 2
+    faults = sum((outcome.faults for outcome in outcomes), collections.Counter())
+    assert {"kill", "cut_off", "drop", "twice", "crash"} <= set(faults)
+
+
+@pytest.mark.slow
+def test_seeds_with_adders_that_lie():
+    """Under masks, no sum opens that is not exact; every session ends, with a model or with a sentence."""
+    outcomes = [play_liars(seed) for seed in range(100)]
+    told = sum((outcome.faults for outcome in outcomes), collections.Counter())
+    assert {*LIES, "was cut off"} <= set(told)
+    masked = [outcome for outcome in outcomes if outcome.terms.hiding.protection == "masked"]
+    assert {outcome.model is None for outcome in masked} == {True, False}
+    assert any("did not cancel" in (outcome.error or "") for outcome in masked)

@@ -5,13 +5,22 @@ from runpy import run_path
 from typing import get_args
 
 from fedboost.protocol import aggregator, party
-from fedboost.protocol.messages import PHASES, Connected, Disconnected, FromParty, Tick, ToParty, Violation
+from fedboost.protocol.messages import (
+    PHASES,
+    Connected,
+    Disconnected,
+    FromParty,
+    Summed,
+    Tick,
+    ToParty,
+    Violation,
+)
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_the_aggregator_has_a_rule_for_each_event_in_each_phase():
-    events = {*get_args(FromParty), Connected, Disconnected, Violation, Tick}
+    events = {*get_args(FromParty), Connected, Disconnected, Violation, Tick, Summed}
     assert set(aggregator.RULES) == {(phase, event) for phase in PHASES for event in events}
     assert all(rule.handler.__doc__ for rule in aggregator.RULES.values())
 

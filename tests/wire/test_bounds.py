@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from captured import read_check_request, read_train_request
-from generated import from_party, terms, to_party, train_events, u32, u64
+from generated import from_adder, from_party, terms, to_adder, to_party, train_events, u32, u64
 from hypothesis import given
 from hypothesis import strategies as st
 from raised import raised
@@ -18,11 +18,12 @@ from raised import raised
 from fedboost.boosting.queries.base import MAX_NODES
 from fedboost.errors import ConfigError, PeerError
 from fedboost.gbdt.metrics import METRICS
+from fedboost.protocol.adding import MAX_NAME, MAX_SEGMENTS
 from fedboost.protocol.messages import MAX_GREETING, PART_BYTES, Join, Relay, Report
 from fedboost.terms.reading import MAX_FEATURES
 from fedboost.terms.session import MAX_PARTIES
 from fedboost.terms.terms import Terms
-from fedboost.wire.codec import MAX_FROM_AGGREGATOR, MAX_TO_AGGREGATOR
+from fedboost.wire.codec import MAX_FRAME, MAX_FROM_AGGREGATOR, MAX_TO_AGGREGATOR
 from fedboost.wire.messages import (
     MAX_MEMBERS,
     MAX_OBJECTIONS,
@@ -32,14 +33,18 @@ from fedboost.wire.messages import (
     Objections,
     TrainRequest,
     decode_check_reply,
+    decode_from_adder,
     decode_from_party,
     decode_objections,
     decode_review,
     decode_status,
+    decode_to_adder,
     decode_to_party,
     decode_train_event,
+    encode_from_adder,
     encode_from_party,
     encode_objections,
+    encode_to_adder,
     encode_to_party,
     encode_train_event,
     encode_train_request,
@@ -58,6 +63,8 @@ DECODERS = {
     "objections": (decode_objections, (PeerError,)),
     "check_reply": (decode_check_reply, (PeerError,)),
     "status": (decode_status, (PeerError,)),
+    "from_adder": (decode_from_adder, (PeerError,)),
+    "to_adder": (decode_to_adder, (PeerError,)),
 }
 
 
@@ -101,6 +108,8 @@ MESSAGES = {
     "from_party": from_party.map(encode_from_party),
     "to_party": to_party.map(encode_to_party),
     "train_event": train_events.map(encode_train_event),
+    "from_adder": from_adder.map(encode_from_adder),
+    "to_adder": to_adder.map(encode_to_adder),
     "train_request": terms().map(lambda t: encode_train_request(TrainRequest(t.canonical()))),
 }
 
@@ -263,7 +272,9 @@ def test_values_out_of_range_are_refused(ask):
 @pytest.mark.parametrize("kind", DECODERS)
 def test_messages_over_the_limit_are_refused_unread(kind):
     to_aggregator = dict.fromkeys(("from_party", "train_request", "check_request"), MAX_TO_AGGREGATOR)
-    limit = {**to_aggregator, "objections": MAX_OBJECTIONS}.get(kind, MAX_FROM_AGGREGATOR)
+    frames = {"from_adder": MAX_TO_AGGREGATOR + MAX_FRAME, "to_adder": MAX_FROM_AGGREGATOR + MAX_FRAME}
+    own = {**to_aggregator, **frames, "objections": MAX_OBJECTIONS}
+    limit = own.get(kind, MAX_FROM_AGGREGATOR)
     decode, _ = DECODERS[kind]
     with pytest.raises(PeerError, match=f"{limit + 1} bytes, but at most {limit} are allowed"):
         decode(bytes(limit + 1))
@@ -308,7 +319,10 @@ def test_names_without_text_of_their_own_are_refused():
     assert decode_or_refuse("train_request", pb.TrainRequest(terms=half).SerializeToString()) == "refused"
 
 
-@pytest.mark.parametrize("kind", ["from_party", "to_party", "train_event", "train_request", "check_request"])
+@pytest.mark.parametrize(
+    "kind",
+    ["from_party", "to_party", "train_event", "train_request", "check_request", "from_adder", "to_adder"],
+)
 def test_nothing_at_all_is_refused(kind):
     assert decode_or_refuse(kind, b"") == "refused"
 
@@ -316,7 +330,8 @@ def test_nothing_at_all_is_refused(kind):
 def test_messages_of_a_newer_version_are_refused():
     unknown = pb.FromParty()
     unknown.ParseFromString(b"\xfa\x07\x03abc")  # field 127
-    for decode in (decode_from_party, decode_to_party, decode_train_event):
+    decoders = decode_from_party, decode_to_party, decode_train_event, decode_from_adder, decode_to_adder
+    for decode in decoders:
         with raised(PeerError, "wire-unknown-message"):
             decode(unknown.SerializeToString())
 
@@ -358,6 +373,16 @@ def test_a_site_cuts_its_sentences_to_what_is_allowed():
         ("status", pb.StatusReply(sessions=[pb.SessionStatus(parties=["p"] * (MAX_PARTIES + 1))])),
         ("status", pb.StatusReply(sessions=[pb.SessionStatus(state=9)])),
         ("train_event", pb.TrainEvent(waiting=pb.Waiting(absent=[pb.Absence()] * (MAX_PARTIES + 1)))),
+        ("from_adder", pb.FromAdder(here=pb.Here(number=1))),
+        ("from_adder", pb.FromAdder(here=pb.Here(number=1, party="n" * (MAX_NAME + 1)))),
+        ("from_adder", pb.FromAdder(sum=pb.RegionSum(ctx=b"short"))),
+        ("from_adder", pb.FromAdder(sum=pb.RegionSum(sizes=[1] * (MAX_PARTIES + 1)))),
+        ("from_adder", pb.FromAdder(held=pb.Held(numbers=[1] * (MAX_PARTIES + 1)))),
+        ("to_adder", pb.ToAdder(to=pb.To(numbers=[1] * (MAX_PARTIES + 1)))),
+        (
+            "to_adder",
+            pb.ToAdder(to=pb.To(adds=pb.Addition(segments=[pb.Segment()] * (MAX_SEGMENTS + 1)))),
+        ),
     ],
 )
 def test_more_than_there_can_be_is_refused(kind, message):

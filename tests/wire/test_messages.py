@@ -6,22 +6,36 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from generated import from_party, queries, requests, terms, to_party, train_events
+from generated import (
+    from_adder,
+    from_party,
+    queries,
+    requests,
+    terms,
+    to_adder,
+    to_party,
+    train_events,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedboost.boosting.queries import Query
 from fedboost.gbdt.cut_points import CutPoints
+from fedboost.protocol.adding import FromAdder, ToAdder
 from fedboost.protocol.messages import Ask, FromParty, Offer, Report, ToParty
 from fedboost.wire import codec
 from fedboost.wire.messages import (
     TrainCommand,
     TrainRequest,
+    decode_from_adder,
     decode_from_party,
+    decode_to_adder,
     decode_to_party,
     decode_train_event,
     decode_train_request,
+    encode_from_adder,
     encode_from_party,
+    encode_to_adder,
     encode_to_party,
     encode_train_event,
     encode_train_request,
@@ -60,6 +74,16 @@ def test_what_the_aggregator_says_comes_back(message):
         assert back.terms.columns.features == message.terms.columns.features
 
 
+@given(from_adder)
+def test_what_an_adder_sends_up_comes_back(frame):
+    assert same(decode_from_adder(encode_from_adder(frame)), frame)
+
+
+@given(to_adder)
+def test_what_an_adder_hears_comes_back(frame):
+    assert same(decode_to_adder(encode_to_adder(frame)), frame)
+
+
 @given(train_events)
 def test_what_an_analyst_hears_comes_back(event):
     assert same(decode_train_event(encode_train_event(event)), event)
@@ -81,9 +105,12 @@ def kinds_of(strategy, due):
     return seen
 
 
-@pytest.mark.parametrize(("strategy", "kinds"), [(from_party, FromParty), (to_party, ToParty)])
+@pytest.mark.parametrize(
+    ("strategy", "kinds"),
+    [(from_party, FromParty), (to_party, ToParty), (from_adder, FromAdder), (to_adder, ToAdder)],
+)
 def test_every_message_of_a_session_comes_back(strategy, kinds):
-    """The strategies of both directions have each kind of message."""
+    """The strategies of all directions have each kind of message."""
     assert kinds_of(strategy, set(get_args(kinds))) == set(get_args(kinds))
 
 

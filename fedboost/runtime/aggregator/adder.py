@@ -169,7 +169,8 @@ class AdderServer:
             if call.fault is None:
                 raise
             reason = quoted(str(call.fault))
-            peer.bar(time.monotonic())
+            if not isinstance(call.fault, Refused):  # it may be in the right, and should try again soon
+                peer.bar(time.monotonic())
         except grpc.RpcError:
             reason = "its connection broke"
         finally:

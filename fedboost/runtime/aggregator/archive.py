@@ -448,6 +448,8 @@ class StatusService:
         try:
             check_version(context, "caller")
             caller = self._admission.caller(context)
+            if caller is not None and caller.role == "adder":
+                raise Refused("certificate-wrong-role", "an adder may not query the status")
         except FedboostError as error:
             await refuse(context, error)
         await context.write(encode_status(self.seen_by(caller)))

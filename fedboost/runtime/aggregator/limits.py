@@ -45,6 +45,9 @@ the largest report. When a session fails, the rest of the current report still a
 SHARING_AN_ADDRESS = 64
 """Factor by which a peer's limits are multiplied if the aggregator runs without keys. All parties and
 analysts on one machine then count as one peer."""
+ADDERS_SHARING = 8
+"""Factor by which the limits of an adder's certificate are multiplied. The adders that an aggregator runs on
+its own machine share one certificate."""
 BARRED_SECONDS = 10.0
 """Seconds for which a party is refused after it sent too many messages or did not read its messages. This
 does not apply if the aggregator runs without keys, because others may share the address."""

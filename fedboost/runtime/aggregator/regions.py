@@ -114,6 +114,7 @@ class Regions:
         try:
             check_version(context, "adder")
             caller = self._admission.check_role(context, "adder")
+            peer.share = max(peer.share, limits.ADDERS_SHARING)
         except FedboostError as error:
             await self._admission.refuse("adder refused", error, context, peer)
         task = asyncio.current_task()

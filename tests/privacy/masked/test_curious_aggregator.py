@@ -11,7 +11,7 @@ from itertools import product
 import numpy as np
 import pytest
 from consortium import names
-from curious import check_only_whole_rosters_open, played
+from curious import WithAdders, check_only_whole_rosters_open, played
 
 
 @pytest.mark.parametrize("legs", [1, 2])
@@ -58,6 +58,20 @@ def test_in_one_leg_as_many_as_leave_two_may_collude():
         parties = names(4 + seed % 3)
         opened += len(check_only_whole_rosters_open(played(seed, parties, parties[2:], legs=1)))
     assert opened >= 16
+
+
+def test_an_aggregator_with_adders_opens_nothing_more():
+    """What adders see passes the aggregator of the model, too, and sums of regions follow from it."""
+    opened = 0
+    for seed in range(12):
+        parties = names(4 + seed % 2)
+        colluding = parties[: seed // 3 % 3]
+        alone = played(seed, parties, colluding, legs=1)
+        together = played(seed, parties, colluding, 1, WithAdders)
+        together.adds_nothing()
+        assert check_only_whole_rosters_open(together) == check_only_whole_rosters_open(alone)
+        opened += len(together.opened())
+    assert opened >= 12
 
 
 @pytest.mark.parametrize("legs", [1, 2])

@@ -136,7 +136,7 @@ async def test_a_party_that_does_not_read_loses_its_connection_and_costs_no_memo
 ):
     monkeypatch.setattr(limits, "QUEUED_MESSAGES", 6)
     narrow = [("grpc.http2.bdp_probe", 0)]  # else gRPC itself takes in megabytes that nobody reads
-    monkeypatch.setattr(channel, "_TLS_OPTIONS", [*channel._TLS_OPTIONS, *narrow])
+    monkeypatch.setattr(channel, "CLIENT_OPTIONS", [*channel.CLIENT_OPTIONS, *narrow])
     columns = {"label": "y", "numeric": ["age"], "categorical": WIDE}
     agreement = terms([ODD], columns=columns)
     request = key_exchange.request(bundles["analyst"].signer, agreement, bytes(32), 0)
