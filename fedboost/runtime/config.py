@@ -80,7 +80,8 @@ def read_toml(path: Path, kind: str = "") -> dict[str, Any]:
     except RecursionError:
         raise ConfigError("config-not-toml", f"{path} is not valid TOML: it is nested too deeply") from None
     for other, key in _KEY_OF.items():
-        if kind and other != kind and key in values and _KEY_OF[kind] not in values:
+        is_own = kind in ("", other) or (kind, other) == (ADDER, AGGREGATOR)  # both have `listen`
+        if not is_own and key in values and _KEY_OF[kind] not in values:
             raise ConfigError("config-wrong-kind", f"{path} is {other}; specify {kind} instead")
     return values
 

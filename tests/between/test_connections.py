@@ -202,7 +202,8 @@ def test_files_are_allowed_as_far_as_the_system_lets(monkeypatch):
     }.items():
         monkeypatch.setattr(resource, "getrlimit", lambda which, pair=(soft, hard): pair)
         assert limits.allow_files() == allowed
-    assert asked == [(4096, 1 << 20), (1024, 1024), (4096, resource.RLIM_INFINITY)]
+    needed = 2 * limits.CONNECTIONS
+    assert asked == [(needed, 1 << 20), (1024, 1024), (needed, resource.RLIM_INFINITY)]
 
 
 # ---- a hang-up is not "no TLS" --------------------------------------------------------------------------

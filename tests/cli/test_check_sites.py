@@ -58,7 +58,7 @@ def bundles(tmp_path_factory):
 
 def reviewers_of(one):
     """The parties that have a stream for checks open, by name."""
-    return one.server._services[channel.SERVICE]["Advise"].__self__._reviewers
+    return one.server.checks._reviewers
 
 
 async def check(one, agreed, name="analyst", *options):
@@ -332,10 +332,10 @@ async def test_no_analyst_takes_all_checks(tmp_path, bundles, monkeypatch):
         answer, go_on = reviewer._answer, threading.Event()
         monkeypatch.setattr(reviewer, "_answer", lambda data: go_on.wait(PATIENCE) and answer(data))
         first = [asyncio.create_task(check(one, agreed)) for _ in range(analysts.MAX_CHECKS_OF_ONE)]
-        await until(lambda: sum(one.server._services[channel.SERVICE]["Check"].__self__._open.values()) == 2)
+        await until(lambda: sum(one.server.checks._open.values()) == 2)
         third = await check(one, agreed)
         other = asyncio.create_task(check(one, agreed, "stranger"))
-        await until(lambda: sum(one.server._services[channel.SERVICE]["Check"].__self__._open.values()) == 3)
+        await until(lambda: sum(one.server.checks._open.values()) == 3)
         go_on.set()
         third, codes, other = third, [end.code for end in await asyncio.gather(*first)], (await other).code
     assert third.err == "fedboost: you already have 2 checks in progress; try again later\n"

@@ -276,6 +276,8 @@ class AdderServer:
 # ---- Adders on the aggregator's own machine, which use further cores ------------------------------------
 
 
+BAD_INPUT = 2
+"""Exit code of a process that would fail again."""
 RESTART_SECONDS = 1.0
 """Seconds after which an adder process that ended is started again."""
 
@@ -294,6 +296,9 @@ async def keep_running(files: Sequence[Path], log: Any, *options: str) -> None:
                 process.terminate()
                 await process.wait()
                 raise
+            if code == BAD_INPUT:
+                log.error("an adder process cannot run; its reason is in the lines above", config=file.name)
+                return
             log.warning("an adder process ended, and is started again", config=file.name, code=code)
             await asyncio.sleep(RESTART_SECONDS)
 

@@ -208,7 +208,7 @@ class AggregatorServer:
         self.analysts = Analysts(self._admission, self.sessions, self.connected, log)
         metrics.waiting(self.analysts.waiters)
         trust, reader = self.sessions.trust, self.analysts.reader
-        checks = Checks(trust, self._admission, self.connected, reader, log)
+        self.checks = checks = Checks(trust, self._admission, self.connected, reader, log)
         status = StatusService(self._admission, self.sessions, self.connected, self.analysts)
         self.pages = Pages(config, bundle, status, self.analysts, self.refusals, log)
         methods = {

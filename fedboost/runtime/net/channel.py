@@ -301,10 +301,14 @@ def unanswered(server: Server, wait: float, fault: TlsFault | None, advice: str)
         fault: the last known reason, if any.
         advice: what the user should do, as the end of a sentence.
     """
+    if fault is None and server.adder:
+        return ConfigError(
+            "adder-unreachable", f"no adder answers at {server.address} (waited {wait:g} s); {advice}"
+        )
     if fault is None:
         return ConfigError(
             "aggregator-unreachable",
-            f"no {server.role} answers at {server.address} (waited {wait:g} s); {advice}",
+            f"no aggregator answers at {server.address} (waited {wait:g} s); {advice}",
         )
     return ConfigError(
         "tls-failed", fault.reason + (f" (waited {wait:g} s); {advice}" if fault.passes else "")
