@@ -67,7 +67,7 @@ def test_a_bundle_of_an_adder(here, name):
 
 BAD = {
     "nothing": ("", "upstream"),
-    "no upstream, as in an aggregator's file": ('listen = "127.0.0.1:0"\n', "an adder's file"),
+    "no upstream, as in an aggregator's file": ('listen = "127.0.0.1:0"\n', "upstream"),
     "an unknown key": (UPSTREAM + 'state = "folder"\n', "state"),
     "an upstream without a port": ('upstream = "aggregator"\n', "upstream"),
     "an address without a port": (UPSTREAM + 'listen = "127.0.0.1"\n', "listen"),
