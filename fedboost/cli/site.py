@@ -378,8 +378,7 @@ def _check_no_ids(table: pa.Table, row_id: str | None, aside: list[str], source:
 
 
 def _notice_ids(table: pa.Table, name: str) -> None:
-    """Print a notice if some rows cannot be matched, because they have no id or share an id with other
-    rows."""
+    """Print a notice if some rows cannot be matched, because their id is missing or is not unique."""
     codes, distinct = texts(column_of(table, name), name)
     missing = int((codes < 0).sum())
     several = int((np.bincount(codes[codes >= 0], minlength=len(distinct)) > 1).sum())

@@ -71,8 +71,7 @@ class Run:
     json: Json = False
 
     def check(self, *inputs: Path | None) -> None:
-        """Raise ConfigError if there is nothing to do, or if an output is not writable or is also an
-        input."""
+        """Raise ConfigError if there is nothing to do, or if an output is not writable or is an input."""
         if self.aggregator is None and self.save_terms is None:
             raise ConfigError(
                 "option-missing",

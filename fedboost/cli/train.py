@@ -214,8 +214,7 @@ def notice_categories(strange: Iterable[tuple[str, str, int]]) -> None:
 
 
 def notice_shared_groups(table: pa.Table, group: str, site: str) -> None:
-    """Print a notice if some ranking groups have rows at several sites. Each site ranks its own rows as a
-    separate group."""
+    """Print a notice if ranking groups have rows at several sites, each of which ranks its own rows."""
     pairs = table.select([group, site]).group_by([group, site]).aggregate([])
     counts = Counter(pairs.column(group).to_pylist())
     shared = [name for name, sites in counts.items() if sites > 1]
@@ -313,11 +312,9 @@ def tracked(terms: Terms, uri: str | None) -> Iterator[MLflowCallback | None]:
 
 
 Draw = Callable[[Mapping[str, float]], None]
-"""Function to call after each round with the round's row of the history: metrics, bytes and seconds by
-name."""
+"""Function to call with each round's row of the history: metrics, bytes and seconds by name."""
 SLOW_SECONDS = 30.0
-"""Without a progress bar, a line is also printed whenever this many seconds have passed since the last
-one."""
+"""Without a progress bar, a line is also printed when this many seconds have passed since the last."""
 BESIDE = 42
 """Number of terminal columns reserved for the round number, the bar, the bytes and the time."""
 _BETWEEN = ", "

@@ -141,8 +141,7 @@ Allocator = Callable[[tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]]
 each row or value."""
 CACHE_LINE = 64
 SPARSE_SHARE = 0.9
-"""Minimum share of rows that a feature's most frequent bin must contain for the feature to be stored as
-sparse."""
+"""Minimum share of rows in a feature's most frequent bin for the feature to be stored as sparse."""
 MIN_SPARSE_FEATURES = 40
 """Minimum number of sparse features for which sparse storage pays off. Finding the entries of a row takes as
 long as reading about twenty dense bins, and reading an entry takes as long as reading four."""

@@ -405,8 +405,7 @@ class Booster:
 
 
 def node_columns(trees: Sequence[Tree]) -> tuple[npt.NDArray[Any], ...]:
-    """Convert trees to node columns, which are the arguments `roots` to `sets` of
-    `kernels.predict.predict_margins`."""
+    """Convert trees to node columns, the arguments `roots` to `sets` of `predict.predict_margins`."""
     sizes = [len(tree.left) for tree in trees]
     roots = np.cumsum([0, *sizes])[:-1].astype(np.int64)
 

@@ -229,8 +229,7 @@ def score_cells(margin: Float64, per_logit: int) -> Int64:
 
 @dataclass(frozen=True)
 class Error(Metric):
-    """Error rate of a binary classifier: share of rows whose probability is on the wrong side of the
-    threshold."""
+    """Error rate of a binary classifier: share of rows on the wrong side of the probability threshold."""
 
     threshold: float = 0.5
 
@@ -242,8 +241,7 @@ class Error(Metric):
 
 @dataclass(frozen=True)
 class Curve(Metric):
-    """Metric that is computed from the score histograms of both classes, such as the area under the ROC
-    curve."""
+    """Metric from the score histograms of both classes, such as the area under the ROC curve."""
 
     read: Callable[[Float64, Float64], float]
     """Function that computes the metric from the weights of negatives and of positives in each cell, lowest
@@ -442,8 +440,7 @@ def metric_of(name: str) -> Metric:
 
 @lru_cache(maxsize=256)
 def exact_metric_of(name: str) -> Metric:
-    """Like `metric_of`, but means are summed exactly, and curves have finer cells. Raises KeyError if the
-    name is unknown."""
+    """Like `metric_of`, but with exact means and finer curves. Raises KeyError for an unknown name."""
     metric = metric_of(name)
     if isinstance(metric, Curve):
         return replace(metric, per_logit=FINE_CELLS_PER_LOGIT)
@@ -495,16 +492,14 @@ def metrics_for(objective: Objective | type[Objective]) -> list[str]:
 Find = Callable[[str], Metric]
 """Function that returns the metric with a given name: `metric_of` or `exact_metric_of`."""
 TRAIN, VALIDATION = "train", "validation"
-"""Names of the sets of rows on which metrics are computed: the rows that trees are trained on, and the other
-rows."""
+"""Names of the row sets on which metrics are computed: the training rows, and the other rows."""
 OF_PARTY = ":"
 """Separator between a party's name and the name of a set or metric that covers only this party's rows."""
 MIN_ROWS = 10
 """Minimum number of rows in a set whose metrics are published. It equals the default of `min_rows_per_leaf`
 in a site's policy, because the aggregator does not know the policies."""
 DIGITS = 4
-"""Number of significant digits of a published metric. Publishing all digits could reveal exact sums over a
-few rows."""
+"""Significant digits of a published metric. All digits could reveal exact sums over a few rows."""
 
 
 def limit(names: Iterable[str], weight: Scale, find: Find = metric_of) -> int:
@@ -595,8 +590,7 @@ def of_all(row: Mapping[str, float]) -> dict[str, float]:
 
 
 def by_party(row: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """Extract the metrics of individual parties from a round's metrics. Returns party -> metric name ->
-    value."""
+    """Return the metrics of individual parties in a round's metrics: party -> metric name -> value."""
     out: dict[str, dict[str, float]] = {}
     for full_name, value in row.items():
         party, colon, name = full_name.rpartition(OF_PARTY)
@@ -674,8 +668,7 @@ def count_bins(margin: Float64, label: Float32, threshold: float) -> Int64:
 
 
 def count_cells(margin: Float64, label: Float32) -> Int64:
-    """Count rows by fine cell of the score. Returns int64 [2 * FINE_CELLS]: rows with label 0, then rows with
-    label 1."""
+    """Count rows by fine cell of the score: label 0, then label 1. Returns int64 [2 * FINE_CELLS]."""
     cell = score_cells(margin, FINE_CELLS_PER_LOGIT) + FINE_CELLS * (label > 0.5)
     return np.bincount(cell, minlength=2 * FINE_CELLS).astype(np.int64)
 

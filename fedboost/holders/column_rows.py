@@ -115,8 +115,7 @@ class FeatureRows(GrowingHolder):
         shape = self.rows, len(terms.roots), 1
         self.growing = GrowingRows(*shape, ALL_ROWS, self._threads, self._shard.allocate)
         self.gradients: Any = None
-        """Gradients of the growing tree: packed, int64 [roots, rows], or encrypted. None until they are
-        received."""
+        """Gradients of the growing tree: packed, int64 [roots, rows], or encrypted; None until received."""
 
     @property
     def has_gradients(self) -> bool:
@@ -160,8 +159,7 @@ OwnRows = LabelRows | FeatureRows
 def local_rows(
     read: Callable[[Terms], Shard], terms: Terms, name: str, nthread: int, row_sets: int
 ) -> OwnRows:
-    """Read a party's rows, and return them as `LabelRows` or `FeatureRows`. Raises Refused if `read` raises
-    it."""
+    """Read a party's rows as `LabelRows` or `FeatureRows`. Raises Refused if `read` raises it."""
     kind = LabelRows if terms.blocks.has_labels(name) else FeatureRows
     return kind(partial(read, terms), terms, nthread, name, row_sets)
 
@@ -232,8 +230,7 @@ class OwnCuts:
         return replace(start, cut_points=replace(told, values=values))
 
     def trees(self, state: BoostingState, rounds: int, rows: OwnRows) -> tuple[Tree, ...]:
-        """Return the finished trees, with thresholds only for this party's columns. rounds: number of rounds
-        to include."""
+        """Return the first `rounds` finished trees, with thresholds only for this party's columns."""
         if state.start is None or not state.rounds:
             return ()
         cuts: list[Float32] = [np.zeros(0, np.float32)] * self._view.features
@@ -334,8 +331,7 @@ class RowSets:
         return -(-self._roots * rows // 8)
 
     def _follow(self, splits: Splits) -> None:
-        """Record the root of each new child node. Raises PeerError if a split refers to a node that does not
-        exist yet."""
+        """Record the root of each new child node. Raises PeerError if a split's node does not exist yet."""
         # Children are added after the loop: the splits of a query are of leaves before it.
         known, root_of = {}, self._root_of
         for node, left in zip(splits.node.tolist(), splits.left.tolist(), strict=True):
@@ -399,8 +395,7 @@ PAIR_BYTES = 8
 
 
 class GradientExchange:
-    """One party's end of the gradient relay: the label holder sends gradients, feature holders receive
-    them."""
+    """A party's end of the gradient relay: the label holder sends gradients, feature holders receive."""
 
     def __init__(self, threads: Threads) -> None:
         self._threads = threads
@@ -668,9 +663,8 @@ class _Family:
 
 
 def _ids_by_bin(bins: Bins, members: Any) -> Int64:
-    """Count the distinct rows in each bin, int64 [bins]. members: row indices, uint32, in increasing order
-    and possibly repeated. Each row is one id, because terms cannot combine min_rows_per_bin with
-    `repeated_ids`."""
+    """Count the distinct rows in each bin, int64 [bins]. members: row indices, uint32, sorted, repeats
+    allowed. A row is one id, because terms cannot combine min_rows_per_bin with `repeated_ids`."""
     out = np.zeros(bins.layout.bins, np.int64)
     count_bins(bins.rows.by_feature, members, bins.layout.offsets, out)
     return out

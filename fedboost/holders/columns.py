@@ -209,8 +209,7 @@ class PredictionHolder(BaseHolder):
         self.prediction = Prediction(margins, self._model.loss.predict(margins), has)
 
     def _batches(self, rows: int) -> list[slice]:
-        """Return the batches of rows whose leaf bits are relayed together. They are the same at all
-        parties."""
+        """Return the batches of rows whose leaf bits are relayed together, the same at all parties."""
         step = rows_of_batch(max(map(self._structure.size, self._structure.parties)))
         return [slice(first, first + step) for first in range(0, rows, step)]
 
@@ -289,8 +288,7 @@ class VerticalHolder(BaseHolder):
         self._bins = OwnBins(np.zeros(0, np.int64), 0, 0)
         self._floor = BinFloor(terms, view, block)
         self._finished = 0
-        """Number of rounds whose leaf values have been added to the margins. The constant counts as a
-        round."""
+        """Number of rounds whose leaf values are in the margins. The constant counts as a round."""
         self._is_whole = True
         """True if each row is in the node of the growing tree that `state` implies."""
         self._has_met = True
@@ -314,8 +312,7 @@ class VerticalHolder(BaseHolder):
         return self._own_cuts.trees(self.state, rounds, self._own)
 
     def go_to(self, state: BoostingState) -> None:
-        """Move to this state. Any data that this requires from other parties is relayed before the next
-        answer."""
+        """Move to this state. Relays that this requires come before the next answer."""
         # The label holder relays again how often ids are repeated, since another party may have lost it.
         repeats = state.places is not None and self._terms.vertical.repeated_ids
         # The flags from one introduction to the next (True: T, False: F):

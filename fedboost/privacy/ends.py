@@ -147,8 +147,7 @@ class OneLegSealer(_MaskingSealer):
 
 
 class OneLegOpener(Opener):
-    """Adds masked chunks to a running sum at the aggregator. The masks cancel once all parties' chunks are
-    added."""
+    """Adds masked chunks to a running sum at the aggregator. The masks cancel once all are added."""
 
     unexpected_note = "it sent a note with its report, but masks in one leg have no notes"
     unexpected_help = "it sent an answer that was not requested: masks in one leg need no help to open a sum"
@@ -164,8 +163,7 @@ class OneLegOpener(Opener):
         pairwise.add(self._sum, self._tag, number, cells)
 
     def open(self) -> Int64:
-        """Return the sum. All parties' chunks must have been added. Raises SessionFailed if the masks did not
-        cancel."""
+        """Return the sum, after all parties' chunks. Raises SessionFailed if the masks did not cancel."""
         return pairwise.checked_sum(self._sum, self._tag)
 
 

@@ -290,8 +290,7 @@ class Round:
 
 
 class TrainingRun:
-    """Runs a session's program at the aggregator: sends it the opened sums, records them, and keeps the
-    training state."""
+    """Runs a session's program at the aggregator: sends it opened sums, records them, keeps the state."""
 
     def __init__(
         self,
@@ -360,8 +359,7 @@ class TrainingRun:
         return self.state.may_change(self.pending)
 
     def structure(self, party: str) -> bytes:
-        """Return the hash of the model, in a party's view, as it will be after the pending query has been
-        answered."""
+        """Return the hash of the model, in a party's view, as it will be after the pending query."""
         state, terms = self.state.after(self.pending), self._terms
         seen = state.seen_by(terms, party, publicly=terms.keeps_parts)
         return seen.structure(self.rounds, terms)
@@ -427,8 +425,7 @@ class TrainingRun:
         self._pending = query
 
     def change_roster(self, roster: tuple[str, ...]) -> None:
-        """Change the roster, starting with the pending query. Sums over the previous roster are never
-        requested again."""
+        """Change the roster from the pending query on. Sums over the previous one are never asked again."""
         # Recorded first: after a restart the tree would else be grown again, over the new roster.
         self._write_tree()
         self.roster = roster
@@ -529,8 +526,7 @@ class Attendance:
         self.introduced: set[str] = set()
         """Parties of the roster that were introduced in this attempt and have stayed connected since."""
         self.barred: set[str] = set()
-        """Parties that are not readmitted because they left, violated the protocol, or disconnected too
-        often."""
+        """Parties that left, violated the protocol or disconnected too often: they are not readmitted."""
         self.now = 0.0
         self.away: dict[str, tuple[float, str]] = {}
         """Lost or late party -> (time since which it has been away, reason)."""

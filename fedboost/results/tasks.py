@@ -86,8 +86,7 @@ class Split(Part):
     left_out: list[str]
 
     def fits(self, names: Sequence[str], terms: Terms) -> bool:
-        """Return whether `names` contains the name of every set, and every set has the figures that the terms
-        require."""
+        """Return whether `names` has every set, and every set has the figures that the terms require."""
         known = {*self.sets, *self.left_out} <= {*names}
         whole = (
             each.has_figures_of(terms) and (each.confusion is None) != is_binary(terms)
@@ -97,8 +96,7 @@ class Split(Part):
 
 
 class Shares(Part):
-    """Fraction of the evaluated rows on which the model was trained, and fraction for which this is
-    unknown."""
+    """Fractions of the evaluated rows: on which the model was trained, and for which this is unknown."""
 
     trained: Share
     unknown: Share

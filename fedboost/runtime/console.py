@@ -189,8 +189,7 @@ LISTS: dict[str, Callable[[AggregatorState], Any]] = {
     "/sessions": lambda state: state.sessions,
     "/models": lambda state: [each for each in state.ended if each.model_bytes],
 }
-"""Maps path -> function that computes the API's answer. The description of the API declares the type of each
-answer."""
+"""Maps path -> function that computes the API's answer, whose type is in the API's description."""
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
 """Content security policy of report pages, which have inline styles."""
 MAX_DRAWN = 4  # reports in the cache
@@ -312,8 +311,7 @@ ABOUT = About("console", "console is served", "console refused", pages.CONSOLE, 
 
 
 class Console(WebApp):
-    """The console's web application. It listens as soon as it is created. Call `start` to serve and `stop` to
-    shut down."""
+    """The console's web application. It listens at once. Call `start` to serve and `stop` to shut down."""
 
     def __init__(
         self,

@@ -62,8 +62,7 @@ def replacing(path: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def file_errors(path: Path | str, fault: str) -> Iterator[None]:
-    """Context manager that turns an OSError into a ConfigError "{path}: {fault}: {reason}". fault: e.g.
-    "cannot read"."""
+    """Context manager that turns an OSError into a ConfigError "{path}: {fault}: {reason}"."""
     try:
         yield
     except OSError as error:

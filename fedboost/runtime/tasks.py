@@ -1,5 +1,4 @@
-"""Tasks other than training (describe, tune, evaluate and drift): their terms, how to run them, and their
-results."""
+"""Tasks other than training (describe, tune, evaluate, drift): their terms, how they run, their results."""
 
 import logging
 import math

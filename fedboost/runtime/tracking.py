@@ -76,8 +76,7 @@ class MLflowCallback:
         self._unsent: list[Any] = []
         """Metrics that the server has not accepted yet."""
         self._lost = False
-        """True after the server has failed. From then on, metrics are kept and sent together with the
-        model."""
+        """True once the server has failed. From then on, metrics are kept and sent with the model."""
 
     def __enter__(self) -> Self:
         for name, value in VARIABLES.items():

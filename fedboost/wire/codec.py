@@ -44,8 +44,7 @@ MAX_TO_AGGREGATOR = 4 << 20
 MAX_FROM_AGGREGATOR = 64 << 20
 """Maximum size in bytes of a message from the aggregator. The largest ones contain grids of wide tables."""
 MAX_FRAME = 64 << 10
-"""Maximum size in bytes of a frame between an adder and the aggregator, beyond the message that it
-carries."""
+"""Maximum bytes of a frame between an adder and the aggregator, beyond the message in it."""
 MAX_TERMS = 16 << 20
 """Maximum length of terms in characters. Terms fit in MAX_TO_AGGREGATOR when an analyst sends them, but
 become longer later, when characters are escaped."""
@@ -264,8 +263,7 @@ def _splits_to_pb(splits: Splits) -> Fields:
 
 
 def _splits_from_pb(splits: Any) -> Splits:
-    """Decode splits without checking whether their nodes, features and bins exist. The training state checks
-    this later."""
+    """Decode splits. The training state checks later whether their nodes, features and bins exist."""
     data, levels = splits.columns, splits.categories
     if not data and not levels:
         return NO_SPLITS

@@ -246,9 +246,8 @@ class SessionStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """What a caller may see of an aggregator's state. version: its software version; since: when it started;
-    now: its current time; others: number of sessions that the caller may not see. Times are in seconds since
-    1970."""
+    """What a caller may see of an aggregator's state. version: its software; since: its start; now: its
+    current time; others: number of sessions that the caller may not see. Times are in seconds since 1970."""
 
     version: str
     since: int

@@ -107,8 +107,7 @@ class QuantileSearch:
 
     @property
     def values(self) -> list[float]:
-        """The quantile of each node: the number nearest to 0 in its cell, or 0 if the node's rows have no
-        weight."""
+        """The quantile of each node: the number nearest to 0 in its cell, or 0 if its rows have no weight."""
         last = self._starts + (1 << self._width) - 1
         keys = np.where(self._starts >> (KEY_BITS - 1), self._starts, last)  # negative numbers have low keys
         numbers: list[float] = np.where(self.total > 0, keys_to_floats(keys), np.float32(0.0)).tolist()
@@ -148,8 +147,7 @@ MAX_COARSER_BITS = 1
 """Maximum number of bits by which a tree's scale may be coarser than the scale from exponent counts. A
 coarser scale is accepted because it saves a turn."""
 VANISHED_BITS = 21
-"""Residuals at least this many bits smaller than the labels count as rounding errors (a float32 has 24
-bits)."""
+"""Residuals at least this many bits below the labels count as rounding errors (a float32 has 24 bits)."""
 
 
 @dataclass(frozen=True)
@@ -626,8 +624,7 @@ def known_places(terms: Terms, lists: Mapping[str, Tokens]) -> tuple[int, tuple[
 
 
 def lists_of(terms: Terms, query: AlignQuery, tokens: Int64) -> dict[str, Tokens]:
-    """Return, for each party, the tokens of its list, uint32 [ids, 4]. tokens: the sum of the answers to
-    `query`."""
+    """Return the tokens of each party's list, uint32 [ids, 4]. tokens: sum of the answers to `query`."""
     ends = np.cumsum(query.sizes)[:-1]
     words = tokens.astype(np.uint32).reshape(-1, TOKEN_WORDS)
     return dict(zip(terms.parties, np.split(words, ends), strict=True))
@@ -646,8 +643,7 @@ def matched(lists: Mapping[str, Tokens], parties: Sequence[str]) -> list[Int64]:
 
 
 def predict(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster]:
-    """Run a joint prediction: the label holder learns which leaves its rows reach. Returns a model without
-    trees."""
+    """Predict jointly: the label holder learns which leaves its rows reach. Returns a model without trees."""
     counts = yield IdCountQuery(len(terms.parties))
     query = AlignQuery(tuple(counts.tolist()))
     (block,) = terms.blocks
@@ -661,6 +657,5 @@ def predict(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster
 
 
 def reach_of(terms: Terms, query: AlignQuery, tokens: Int64) -> ReachQuery:
-    """Build the query that sends the indices of the rows to predict. tokens: sum of the answers to
-    `query`."""
+    """Build the query with the indices of the rows to predict. tokens: sum of the answers to `query`."""
     return ReachQuery(*known_places(terms, lists_of(terms, query, tokens)))

@@ -64,8 +64,7 @@ def unit_of(min_count: int) -> int:
 
 
 def step_of(size: float) -> float:
-    """Return the largest of ..., 0.1, 0.2, 0.5, 1, 2, 5, ... that is at most `size`, which must be
-    positive."""
+    """Return the largest of ..., 0.1, 0.2, 0.5, 1, 2, 5, ... that is at most `size`, which is positive."""
     scale = 10.0 ** math.floor(math.log10(size) + 1e-9)
     return max(step * scale for step in _STEPS if step * scale <= size * (1 + 1e-9))
 
@@ -114,8 +113,7 @@ def coarse(counts: Sequence[int], unit: int, told: int | None = None) -> list[in
 
 
 def rounded(value: float, step: float = 0.0) -> float | None:
-    """Round a number to the nearest multiple of `step`, then to the number of published digits. Returns None
-    for NaN."""
+    """Round to the nearest multiple of `step`, then to the published digits. Returns None for NaN."""
     if math.isnan(value):
         return None
     stepped = round(value / step) * step if step else value
@@ -358,8 +356,7 @@ def _grouped(groups: list[list[int]], counts: Int64) -> Json:
 
 
 def _along(counts: Int64, least: int) -> list[list[int]]:
-    """Group neighbouring bins so that each group has enough rows. Missing values get their own group if
-    possible."""
+    """Group neighbouring bins until each group has enough rows. Missing values are apart if possible."""
     groups, missing = runs(counts[:-1], least), counts.size - 1
     if 0 < counts[missing] < least or any(0 < counts[group].sum() < least for group in groups):
         return [*groups[:-1], [*groups[-1], missing]]
@@ -401,8 +398,7 @@ probability 0.001."""
 
 
 def evaluate(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
-    """Evaluate the model specified by the terms on the rows of all parties. Returns the model and the
-    summary."""
+    """Evaluate the model in the terms on the rows of all parties. Returns the model and the summary."""
     query = MagnitudesQuery(terms.metrics)
     counts = yield query
     measured = terms.evaluation.evaluate_rows
@@ -542,8 +538,7 @@ class _Set:
         return value, None if value is None else rounded(step / 2 + _last(value))
 
     def _step(self, metric: Metric, own: Int64, weights: float, cap: float) -> float:
-        """Return the rounding step of a metric: the maximum change of the metric if one unit of rows
-        changes."""
+        """Return the rounding step of a metric: the most that it changes if one unit of rows changes."""
         weight = self.query.weight
         heaviest = self.unit * weight.decode(weight.limit)
         match metric:
@@ -748,8 +743,7 @@ def _ratio(part: Sequence[int | None], whole: Sequence[int | None], unit: int, l
 
 
 def gaps(sets: Sequence[Figures], unit: int = 1) -> dict[str, float]:
-    """Return the largest minus the smallest value of each rate and metric, unless rounding could explain the
-    difference."""
+    """Return the range of each rate and metric over the sets, unless rounding could explain it."""
     named = [{**one.get("rates", {}), **one["metrics"]} for one in sets]
     out = {}
     for key in named[0] if named else ():

@@ -1,5 +1,4 @@
-"""Queries about labels and margins: row counts, magnitudes, sums, residuals, and the evaluation of a
-model."""
+"""Queries about labels and margins: row counts, magnitudes, sums, residuals, evaluation of a model."""
 
 import math
 from dataclasses import dataclass, field, replace

@@ -318,8 +318,7 @@ class Tweedie(_Amounts):
         return gradient + moved, grown
 
     def base_score(self, gradient: float, hessian: float) -> float:
-        """Return the sum of w y e**((1 - power) base_margin), divided by the sum of w e**((2 - power)
-        base_margin)."""
+        """Return sum of w y e**((1 - power) base_margin) divided by sum of w e**((2 - power) base_margin)."""
         predicted = hessian + (self.tweedie_variance_power - 1.0) * gradient
         return _mean(predicted - gradient, predicted)
 
@@ -359,8 +358,7 @@ def _mean(labels: float, predicted: float) -> float:
 
 
 class _Quantile(Objective):
-    """Base class of objectives whose initial constant is a quantile. This quantile is found by separate
-    queries."""
+    """Base class of objectives whose initial constant is a quantile, found by separate queries."""
 
     label_kind = LabelKind.NUMBER
     rows_per_hessian = 1
@@ -388,8 +386,7 @@ class AbsoluteError(_Quantile):
 
 @dataclass(frozen=True)
 class QuantileError(_Quantile):
-    """reg:quantileerror: regression for the conditional quantile at quantile_alpha. Any finite label is
-    valid."""
+    """reg:quantileerror: regression for the conditional quantile at quantile_alpha of any finite label."""
 
     quantile_alpha: float
 
@@ -505,8 +502,7 @@ class Ranking(Objective):
 
     lambdarank_pair_method: str = "topk"
     lambdarank_num_pair_per_sample: int = 32
-    """Number of top rows of a group (those with the highest margins) that form pairs with all rows below
-    them."""
+    """Number of top rows of a group, by margin, that form pairs with all rows below them."""
     lambdarank_normalization: bool = True
     """If True, a group's gradients are scaled down, by a factor that increases with their sum."""
     lambdarank_score_normalization: bool = True
@@ -560,8 +556,7 @@ class Ranking(Objective):
         return np.array([0, rows], np.int64) if self.starts is None else self.starts
 
     def gains(self, label: Float32) -> Float64:
-        """Return the amount that each row would contribute to its group's DCG if it were ranked first:
-        float64 [N]."""
+        """Return what each row would add to its group's DCG if it were ranked first: float64 [N]."""
         if not self.ndcg_exp_gain:
             return label.astype(np.float64)
         out: Float64 = np.ldexp(1.0, label.astype(np.int64)) - 1.0

@@ -223,8 +223,7 @@ def prove(secret: PaillierSecret, context: bytes) -> bytes:
 
 
 def check(public: PaillierPublic, context: bytes, proof: bytes) -> None:
-    """Raise PeerError if the proof is not for this key and context, or if the key has a small prime
-    factor."""
+    """Raise PeerError if the proof is not for this key and context, or the key has a small prime factor."""
     n = public.n
     if n < 2 or gmpy2.gcd(n, SMALL_PRIMES) != 1:
         raise PeerError("paillier-key-invalid", f"the Paillier key has a prime factor below 2**{FACTOR_BITS}")

@@ -155,8 +155,7 @@ def read_table(
 def site_table(
     source: Path | str | Database, scratch: Path | None, options: ReadOptions = DEFAULT_OPTIONS
 ) -> "Table":
-    """Like `read_table`, but the rows of a query are always kept in a temporary file rather than in
-    memory."""
+    """Like `read_table`, but the rows of a query are always in a temporary file, not in memory."""
     if not isinstance(source, Database):
         return read_table(source, scratch, options)
     check_no_options(source, options)

@@ -33,8 +33,7 @@ UNKNOWN = -1.0  # code of a value that is not a declared category
 
 
 class BadRow(ConfigError):
-    """A ConfigError about a value that cannot be used. The attribute `row` counts from 0; the message counts
-    rows from 1."""
+    """A ConfigError about an unusable value. The attribute `row` counts from 0, the message from 1."""
 
     def __init__(self, code: str, public: str, what: str, row: int, where: str = "") -> None:
         super().__init__(code, public, f"{what} in row {row + 1}{where}")
@@ -72,8 +71,7 @@ def missing_column(name: str, there: Sequence[str], wanted: Collection[str] = ()
 
 
 def check_distinct_names(names: Sequence[str], source: str, advice: str = "") -> None:
-    """Raise ConfigError if two columns have the same name. The message starts with `source` and ends with
-    `advice`."""
+    """Raise ConfigError if two columns have the same name: `source`, the name, then `advice`."""
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise ConfigError("table-column-twice", f"{source}: two columns are named {twice!r}{advice}")
@@ -209,8 +207,7 @@ def buckets_of(table: "pa.Table", name: str, buckets: int) -> Float32:
 
 
 def means_of(table: "pa.Table", name: str, means: LevelMeans) -> Float32:
-    """Return the model's target mean (mean label) for each row's level, float32 [rows], or NaN where the
-    level is missing."""
+    """Return the mean label in the model for each row's level, float32 [rows]; NaN if it is missing."""
     return means.encoded(*texts(column_of(table, name), name))
 
 
@@ -331,8 +328,7 @@ def keep_freed_memory() -> None:
 
 
 def share_freed_memory() -> None:
-    """Make all threads that start from now on share freed memory. Meant for a process that computes in a
-    single thread."""
+    """Make later threads share freed memory, for a process that computes in a single thread."""
     _set({_M_ARENA_MAX: 1})
 
 

@@ -184,8 +184,7 @@ def write_bundle(folder: Path, key: PrivateKey, certificate: x509.Certificate, r
 
 def _write_folder(folder: Path, files: Mapping[str, tuple[bytes, int]], refusal: str, parents: bool) -> None:
     """Write files to a new folder that only its owner can read. files: maps name -> content and mode;
-    refusal: end of the error message if the folder already exists; parents: also create its parent
-    folders."""
+    refusal: end of the message if the folder exists; parents: also create its parent folders."""
     try:
         folder.mkdir(mode=0o700, parents=parents)
     except FileExistsError:

@@ -96,8 +96,7 @@ def refuse(config: PartyConfig, digest: str, analyst: str, now: datetime) -> Non
 
 
 def check_not_refused(config: PartyConfig, digest: str, analyst: str) -> None:
-    """Raise Refused if a person refused these terms when submitted by this analyst, or if the refusal cannot
-    be read."""
+    """Raise Refused if a person refused these terms of this analyst, or if the refusal is unreadable."""
     try:
         refusal = refusal_of(config, digest)
     except ConfigError as error:
@@ -205,9 +204,8 @@ class SessionHistory:
 
 
 def read_past(config: PartyConfig) -> SessionHistory:
-    """Read earlier sessions and their privacy cost from a site's memory. This is safe while the party is
-    running. Returns an empty history if there is no memory yet. Raises ConfigError if the memory cannot be
-    read."""
+    """Read earlier sessions and their privacy cost from a site's memory, which the party may be using.
+    Returns an empty history if there is no memory yet. Raises ConfigError if it cannot be read."""
     with reading(memory_path(config)) as file:
         return (
             SessionHistory()
@@ -339,9 +337,8 @@ def _broken_rules(
 def with_history(
     broken: Sequence[Breach], policy: Policy, party: str, terms: Terms, past: SessionHistory
 ) -> list[Breach]:
-    """Return the given breaches, and breaches of the rules between sessions that one more session under these
-    terms would break. If two breaches have the same key, only the breach of the rule between sessions is
-    returned."""
+    """Return the given breaches, and those of the rules between sessions that one more session under these
+    terms would cause. Of two breaches with the same key, only the latter is returned."""
     later, rows, used = list[Breach](), predicted_by(terms, party), rows_predicted(past.sessions)
     if rows and used and used + rows > policy.max_predicted_rows:
         why = f"this site has helped to predict {used} rows so far, and the terms predict {rows} more"
@@ -505,8 +502,7 @@ def _names(policy: Policy, approval: Approval) -> dict[str, Any]:
 
 
 def nothing_approved(config: PartyConfig) -> str:
-    """Return advice for a site that has approved no terms and whose policy cannot allow any; '' for other
-    sites."""
+    """Return advice for a site without approvals whose policy cannot allow any terms; '' for others."""
     policy = config.policy
     if policy.parties and policy.columns and (policy.analysts or config.keys is None):
         return ""
@@ -521,8 +517,7 @@ def nothing_approved(config: PartyConfig) -> str:
 
 @dataclass(frozen=True)
 class TermsForDecision:
-    """Terms as shown to the person who decides. decided: `repr` of the existing approval and refusal of the
-    terms."""
+    """Terms as shown to the person who decides. decided: `repr` of the existing approval and refusal."""
 
     review: Review
     view: ApprovalView
@@ -592,8 +587,7 @@ def look(
 
 
 def count_rows(config: PartyConfig, terms: Terms, read: SiteTable) -> Counts:
-    """Count the rows of a site's table under these terms. Raises ConfigError if the rows do not fit the
-    terms."""
+    """Count a site's rows under these terms. Raises ConfigError if the rows do not fit the terms."""
     table, columns = read.under(terms.columns.row_id), terms.blocks.columns_of(config.party)
     try:
         label = to_shard(table, terms, config.party).label
@@ -618,8 +612,7 @@ def count_rows(config: PartyConfig, terms: Terms, read: SiteTable) -> Counts:
 
 
 def count_columns(config: PartyConfig, terms: Terms, read: SiteTable, rows: int) -> Counts:
-    """Like `count_rows`, but for rows on workers: checks only the columns. Raises ConfigError if a column is
-    missing."""
+    """Like `count_rows`, but for rows on workers: checks only that no column is missing (ConfigError)."""
     for fault in column_faults(read.under(terms.columns.row_id), terms.columns):
         raise ConfigError("table-misfit", f"{shown(config.data)}: {read.explained(str(fault))}")
     return Counts(rows=rows, file=_table_name(config))

@@ -122,8 +122,7 @@ def _terms_line(digest: str, text: str) -> bytes:
 
 
 def _is_of_terms(line: bytes) -> bool:
-    """Return whether a line contains terms and nothing else. The digest of the terms is checked later, by
-    `read_admitted`."""
+    """Return whether a line contains only terms. `read_admitted` checks their digest later."""
     with suppress(ValueError, KeyError, TypeError):
         values = json.loads(line)
         return _terms_line(values["terms"], values["text"]).rstrip() == line.rstrip()
@@ -504,9 +503,8 @@ def _amount(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
 
 
 def _most_in_a_tree(by_turn: dict[int, list[Released]], kinds: frozenset[str], terms: Terms) -> int:
-    """Return the largest number of turns with queries of these kinds between the ends of two rounds. With
-    `on_loss = "shrink"`, a gap in the turn numbers also counts as the end of a round, which the party may
-    have missed."""
+    """Return the largest number of turns with queries of these kinds between two ends of rounds. With
+    `on_loss = "shrink"`, a gap in the turn numbers also counts as an end, which the party may have missed."""
     most = count = before = 0
     for turn, answers in by_turn.items():
         if turn != before + 1 and _shrinks(terms):
@@ -641,8 +639,7 @@ def _attempts(session: Session) -> Iterator[AuditWarning]:
 
 
 def _similar_groups(sessions: list[Session], admitted: AdmittedTerms) -> Iterator[AuditWarning]:
-    """Yield warnings about two or three groups of parties whose sums, if combined, reveal sums over few
-    parties."""
+    """Yield warnings about two or three groups of parties whose sums together reveal sums over few."""
     groups: dict[frozenset[str], tuple[Session, int]] = {}
     for session in sessions:
         known = session.admitted

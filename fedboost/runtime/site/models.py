@@ -106,8 +106,7 @@ class PartFolder:
         return model.booster
 
     def _check_free(self, file: Path, model: PartyModel) -> None:
-        """Raise ConfigError if the file contains another part, e.g. of a different party that uses the same
-        folder."""
+        """Raise ConfigError if the file contains another part, e.g. of another party with the same folder."""
         if not file.exists():
             return
         there = PartyModel.load(file)

@@ -92,8 +92,7 @@ MAX_CHECKS_A_DAY = 100
 the audit log, and reveals a little about the site's policy and column names."""
 
 Told = Callable[[Terms, str, Sequence[str]], None]
-"""Function that takes the checked terms, the analyst who signed them, and this site's reasons against
-them."""
+"""Takes the checked terms, the analyst who signed them, and this site's reasons against them."""
 
 
 def today() -> str:
@@ -160,8 +159,7 @@ class CheckStream:
     _book: CheckBook
     _log: Any
     _answering: threading.Lock = field(default_factory=threading.Lock)
-    """Lock that is held while a check is answered; a check from a lost connection may still be in
-    progress."""
+    """Held while a check is answered; a check from a lost connection may still be in progress."""
 
     async def serve(self, opened: Any) -> None:
         """Answer preflight checks until the connection is lost or the task is cancelled. opened: the gRPC

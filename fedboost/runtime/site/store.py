@@ -209,8 +209,7 @@ class Counter:
                 step *= 8
 
     def heads(self) -> set[Head]:
-        """Return the number and hash of every recorded entry. Raises ConfigError if the counter file cannot
-        be read."""
+        """Return the number and hash of every recorded entry. Raises ConfigError for a bad counter file."""
         return set(map(_head, self._all()))
 
     def promises(self) -> Iterator[DurableRow]:
@@ -443,8 +442,7 @@ class Store:
         # A process that was killed before it could overwrite deleted content left it in this log.
         self._to_overwrite = os.path.getsize(f"{path}-wal") > 0
         self._counted: tuple[tuple[int, ...], Head] | None = None
-        """Device, inode and size of the counter file after this process last wrote to it, and the entry
-        written."""
+        """Device, inode and size of the counter file after this process's last write, and the entry."""
         try:
             if not restored:
                 self._catch_up()
@@ -484,9 +482,8 @@ class Store:
 
     @contextmanager
     def transaction(self, durable: bool = True) -> Iterator[sqlite3.Connection]:
-        """Context manager that runs a transaction, which excludes other processes and is rolled back on
-        error. durable: True to wait for the disk. Raises DurabilityError if the transaction cannot be
-        written."""
+        """Context manager for a transaction that excludes other processes and is rolled back on error.
+        durable: wait for the disk. Raises DurabilityError if the transaction cannot be written."""
         # The lock orders this party's writers, threads of this process included: entries are chained and
         # counted in the same order.
         # A crash between COMMIT and the count leaves the store ahead:
@@ -610,8 +607,7 @@ def make_file(path: Path, dataset: str) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder that only its owner can access, unless it exists. Raises ConfigError if it cannot be
-    created."""
+    """Create a folder that only its owner can access, unless it exists. Raises ConfigError on failure."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -693,8 +689,7 @@ def put(file: sqlite3.Connection, table: str, *row: Value) -> None:
 
 
 def dataset_of(file: sqlite3.Connection) -> tuple[str, bytes]:
-    """Return the name of a memory's dataset, and the secret key (32 bytes) under which its rows are
-    hashed."""
+    """Return the name of a memory's dataset, and the secret key (32 bytes) that hashes its rows."""
     ((name, secret),) = file.execute("SELECT dataset, secret FROM site")
     return name, secret
 

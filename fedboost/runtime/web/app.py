@@ -54,8 +54,7 @@ class Call:
 
     @property
     def form_key(self) -> str:
-        """CSRF token for the HTML forms shown to this login; '' unless the caller logged in with a
-        browser."""
+        """CSRF token for the forms shown to this login; '' unless a browser logged in."""
         return self.logins.form_key(self.request.scope) if self.caller.by_cookie else ""
 
 
@@ -88,8 +87,7 @@ async def any_form(call: Call) -> None:
 
 
 async def own_form(call: Call) -> None:
-    """Allow logged-in browsers that send a form from a page shown to the same login. Raises Refusal for
-    others."""
+    """Allow logged-in browsers that send a form from a page of the same login. Raises Refusal for others."""
     await reader(call)
     if not call.caller.by_cookie:
         raise Refusal(HTTPStatus.FORBIDDEN, "to decide, log in with a browser")
@@ -266,8 +264,7 @@ class WebApp:
 
 
 async def _answer(logins: Logins, web: WebApp, methods: Mapping[str, Row], request: Request) -> App:
-    """Check the caller's access, then run the handler: coroutine functions in the event loop, others in a
-    thread."""
+    """Check the caller's access, then run the handler: coroutines in the event loop, others in a thread."""
     row = methods["GET" if request.method == "HEAD" else request.method]
     call = Call(logins, request)
     await row.who(call)

@@ -91,8 +91,7 @@ NETWORK_BITS = 64
 
 @lru_cache(4096)
 def address_in(text: str) -> IPv4Address | IPv6Address | None:
-    """Parse a client's IP address, and convert an IPv4-mapped address to IPv4. Returns None if the text is
-    not an address."""
+    """Parse a client's IP address, an IPv4-mapped one as IPv4. Returns None if it is not an address."""
     try:
         known = ip_address(text.partition("%")[0])
     except ValueError:
@@ -126,8 +125,7 @@ MAX_BODY = 4096
 BODY_SECONDS = 20.0
 """Time in seconds within which the complete body of a request must arrive."""
 REQUESTS_PER_SECOND, REQUESTS_SAVED = 50.0, 1000.0
-"""Limits per address: requests per second, and size of a burst after a quiet time. All loopback addresses
-count as one."""
+"""Limits per address (all loopback addresses count as one): requests per second, and size of a burst."""
 ALL_PER_SECOND, ALL_SAVED = 200.0, 2000.0
 """Limits for all addresses together: requests per second, and size of a burst after a quiet time."""
 FAILURES_PER_SECOND, FAILURES_SAVED = 1 / 60, 5.0
@@ -334,8 +332,7 @@ def refusal_body(scope: Scope, refusal: Refusal, error_page: ErrorPage) -> tuple
 
 
 class _Body:
-    """Wrapper of ASGI's `receive` that limits the size of a request's body and the time until it is
-    complete."""
+    """Wrapper of ASGI's `receive` that limits a request body's size and the time until it is complete."""
 
     def __init__(self, receive: Receive, most: int) -> None:
         self._receive = receive

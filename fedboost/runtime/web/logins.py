@@ -215,12 +215,10 @@ class Logins:
         self._tokens = tokens
         self._secret = secrets.token_bytes(32)
         self._logins: dict[str, tuple[Token, float]] = {}
-        """Maps hash of a cookie's value -> the token, and the time at which the login ends (monotonic
-        seconds)."""
+        """Maps hash of a cookie's value -> the token, and when the login ends (monotonic seconds)."""
 
     def caller(self, scope: Scope) -> Caller:
-        """Identify the caller of a request. Raises Refusal if a token is required and is missing or
-        invalid."""
+        """Identify the caller of a request. Raises Refusal if a required token is missing or invalid."""
         offered = only_header(scope, b"authorization")
         if offered is not None:
             kind, _, token = offered.partition(" ")
