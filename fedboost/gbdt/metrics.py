@@ -16,16 +16,8 @@ import numpy as np
 
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale
+from fedboost.gbdt.kernels import objectives as kernels
 from fedboost.gbdt.kernels.histogram import LIMB_BITS, LIMBS, LIMBS_FROM, add_limbs, sum_units
-from fedboost.gbdt.kernels.objectives import (
-    exps,
-    log_factorials,
-    log_losses,
-    logs,
-    ndcgs,
-    sigmoids,
-    softmax_losses,
-)
 from fedboost.gbdt.objectives.built_in import AcceleratedFailureTime, PseudoHuber, Ranking
 from fedboost.gbdt.objectives.objective import Objective
 from fedboost.gbdt.objectives.registry import Trials
@@ -174,15 +166,15 @@ def pinball_losses(loss: Objective, margin: Float64, label: Float32) -> Float64:
 
 
 def gamma_deviance_losses(loss: Objective, margin: Float64, label: Float32) -> Float64:
-    share = np.maximum(label * exps(-margin), np.finfo(np.float64).tiny)
-    out: Float64 = 2.0 * (share - logs(share) - 1.0)
+    share = np.maximum(label * kernels.exps(-margin), np.finfo(np.float64).tiny)
+    out: Float64 = 2.0 * (share - kernels.logs(share) - 1.0)
     return out
 
 
 def tweedie_losses(power: float) -> Callable[[Objective, Float64, Float32], Float64]:
     def losses(loss: Objective, margin: Float64, label: Float32) -> Float64:
-        amount = label * exps((1.0 - power) * margin) / (power - 1.0)
-        out: Float64 = amount + exps((2.0 - power) * margin) / (2.0 - power)
+        amount = label * kernels.exps((1.0 - power) * margin) / (power - 1.0)
+        out: Float64 = amount + kernels.exps((2.0 - power) * margin) / (2.0 - power)
         return out
 
     return losses
@@ -216,7 +208,7 @@ CALIBRATION_BINS = 15
 
 def is_positive(margin: Float64, threshold: float) -> Mask:
     """Return whether each row's probability exceeds the threshold: bool [rows]."""
-    return margin > 0.0 if threshold == 0.5 else sigmoids(margin) > threshold
+    return margin > 0.0 if threshold == 0.5 else kernels.sigmoids(margin) > threshold
 
 
 def score_cells(margin: Float64, per_logit: int) -> Int64:
@@ -323,7 +315,7 @@ class Calibration(Metric):
     def sums(
         self, loss: Objective, margin: Float64, label: Float32, weights: Float32, weight: Scale
     ) -> Int64:
-        probability = sigmoids(margin)
+        probability = kernels.sigmoids(margin)
         bins = np.minimum((probability * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
         out = np.zeros(CALIBRATION_BINS, np.int64)
         np.add.at(out, bins, _scale_of_losses(weight.exponent).encode(weights * (probability - label)))
@@ -370,7 +362,7 @@ class Ndcg(Metric):
     ) -> Int64:
         assert isinstance(loss, Ranking)
         starts, scale = loss.group_starts(label.size), _scale_of_losses(weight.exponent)
-        values = ndcgs(margin, loss.gains(label), starts, self.top or label.size, self.without)
+        values = kernels.ndcgs(margin, loss.gains(label), starts, self.top or label.size, self.without)
         group_weights = weights[starts[:-1]]
         return np.concatenate([encoded_sum(scale, group_weights * values), encoded_sum(scale, group_weights)])
 
@@ -385,7 +377,7 @@ class Ndcg(Metric):
 
 
 METRICS: dict[str, Metric] = {
-    "logloss": BoundedLoss(log_losses),
+    "logloss": BoundedLoss(kernels.log_losses),
     "error": Error(),
     "auc": Curve(roc_area),
     "aucpr": Curve(precision_recall_area),
@@ -397,15 +389,17 @@ METRICS: dict[str, Metric] = {
     "quantile": Mean(pinball_losses),
     "poisson-nloglik": Mean(
         # -log of the probability of a count; for other labels, the gamma function replaces factorials
-        lambda loss, margin, label: exps(margin) - label * margin + log_factorials(label.astype(np.float64)),
+        lambda loss, margin, label: (
+            kernels.exps(margin) - label * margin + kernels.log_factorials(label.astype(np.float64))
+        ),
         signed=True,
     ),
     # -log of the density of a gamma distribution of shape 1
-    "gamma-nloglik": Mean(lambda loss, margin, label: label * exps(-margin) + margin, signed=True),
+    "gamma-nloglik": Mean(lambda loss, margin, label: label * kernels.exps(-margin) + margin, signed=True),
     "gamma-deviance": Mean(gamma_deviance_losses, signed=True),
     "aft-nloglik": Mean(aft_losses, signed=True),
     "interval-regression-accuracy": Mean(within_losses, grows=True),
-    "mlogloss": BoundedLoss(softmax_losses),
+    "mlogloss": BoundedLoss(kernels.softmax_losses),
     "merror": MultiError(),
     "ndcg": Ndcg(),
     "ndcg-": Ndcg(without=0.0),
@@ -657,7 +651,7 @@ def bins(threshold: float) -> int:
 def count_bins(margin: Float64, label: Float32, threshold: float) -> Int64:
     """Count rows by bin of the predicted probability. Returns int64 [3 * bins]: rows with label 0, rows with
     label 1, and sums of probabilities. margin: float64 [rows]; label: float32 [rows]."""
-    probability, borders = sigmoids(margin), edges(threshold)
+    probability, borders = kernels.sigmoids(margin), edges(threshold)
     place, at = np.searchsorted(borders, probability, side="left"), borders.index(threshold)
     positive = is_positive(margin, threshold)
     place = np.where(positive, np.maximum(place, at + 1), np.minimum(place, at))
@@ -678,7 +672,7 @@ def count_outcomes(margin: Float64, label: Float32, threshold: float) -> Int64:
     margin: float64 [rows]; label: float32 [rows]."""
     outcome = 2 * (label > 0.5) + is_positive(margin, threshold)
     counts = np.bincount(outcome, minlength=len(OUTCOMES))
-    return np.append(counts, PROBABILITIES.encode(sigmoids(margin)).sum()).astype(np.int64)
+    return np.append(counts, PROBABILITIES.encode(kernels.sigmoids(margin)).sum()).astype(np.int64)
 
 
 def count_classes(margin: Float64, label: Float32, classes: int) -> Int64:

@@ -12,28 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedboost.boosting.queries import OfTurn, Query, together
+from fedboost.boosting.queries import OfTurn, Query, ids, labels, together
 from fedboost.boosting.queries.base import CONSTANT_TREE, MAX_ROWS
 from fedboost.boosting.queries.columns import BinsQuery, QuantileQuery, are_weighted, weight_scale
-from fedboost.boosting.queries.ids import (
-    UNKNOWN,
-    AlignQuery,
-    IdCountQuery,
-    PlacesQuery,
-    ReachQuery,
-    check_predicted,
-    few_in_common,
-    hash_of,
-)
-from fedboost.boosting.queries.labels import (
-    RESIDUAL_BITS,
-    RESIDUAL_TURNS,
-    START_BITS,
-    LevelSumsQuery,
-    ResidualQuery,
-    RowsQuery,
-    StartQuery,
-)
 from fedboost.errors import ConfigError, PeerError, Refused, TreeAborted, quoted
 from fedboost.fixedpoint import EXPONENT_CELLS, Float32, Float64, Int64, Scale, bound_exponent, lower_bound
 from fedboost.gbdt.booster import Booster
@@ -80,9 +61,9 @@ class QuantileSearch:
         self.inside: Int64 = np.zeros(0, np.int64)
         self.total: Int64 = np.zeros(0, np.int64)
 
-    def query(self, rows: int, tree: int, splits: Splits, weight: Scale) -> ResidualQuery:
+    def query(self, rows: int, tree: int, splits: Splits, weight: Scale) -> labels.ResidualQuery:
         starts = tuple(self._starts.tolist())
-        return ResidualQuery(rows, tree, splits, self._nodes, starts, self._width, weight)
+        return labels.ResidualQuery(rows, tree, splits, self._nodes, starts, self._width, weight)
 
     def take(self, sums: Int64) -> None:
         """Narrow the cells by the sum of the parties' answers. Raises PeerError if the weights in a cell's
@@ -97,7 +78,7 @@ class QuantileSearch:
                 "the residual weights in a cell's parts do not sum to the weight of the cell",
             )
         until = np.cumsum(cells, axis=1)
-        self._width -= RESIDUAL_BITS
+        self._width -= labels.RESIDUAL_BITS
         for number, total in enumerate(self.total.tolist()):
             rank = max(math.ceil(self._quantile * total), 1) - int(self._below[number])
             cell = min(int(np.searchsorted(until[number], rank)), cells.shape[1] - 1)
@@ -126,7 +107,7 @@ def refresh(
         return splits
     leaves = tree.leaves
     narrowing = QuantileSearch(terms.objective.loss.quantile, tuple(leaves))
-    for _ in range(RESIDUAL_TURNS):
+    for _ in range(labels.RESIDUAL_TURNS):
         try:
             narrowing.take((yield narrowing.query(rows, number, splits, weight)))
         except TreeAborted:
@@ -177,7 +158,9 @@ class Scales:
     @property
     def of_start(self) -> tuple[Scale, Scale]:
         """Scales of the gradient and hessian sums from which the base score is computed."""
-        return Scale(self.gradient.exponent, START_BITS), Scale(self.hessian.exponent, START_BITS)
+        return Scale(self.gradient.exponent, labels.START_BITS), Scale(
+            self.hessian.exponent, labels.START_BITS
+        )
 
     def for_sampling(self, terms: Terms, norms: Int64) -> "Scales":
         """Return the scales of the next tree, adjusted if its rows are sampled by gradient norm. norms:
@@ -241,10 +224,10 @@ def count(terms: Terms) -> Generator[OfTurn, Int64, tuple[int, Int64, Int64 | No
     # more than a turn. If rows are weighted, the scale of the grids' weights is not known before this sum.
     alone = terms.protection.uses_key_holder or are_weighted(terms)
     if not numeric or not terms.shares_turns or alone:
-        counts = yield RowsQuery()
+        counts = yield labels.RowsQuery()
         return count_rows(counts), counts[1:], None
     grids = QuantileQuery(MAX_ROWS - 1, Grids.first(numeric))
-    counts, coarse = yield from together(terms, RowsQuery(), grids)
+    counts, coarse = yield from together(terms, labels.RowsQuery(), grids)
     return count_rows(counts), counts[1:], coarse
 
 
@@ -366,7 +349,7 @@ def find_base_score(
     The base score is taken from the terms, or from the model from which training continues. If neither sets
     it, it is the best constant for all rows: `mean_label`, or a quantile. means: target means to send
     (`StartQuery`)."""
-    query = StartQuery(rows, cut_points, *scales.of_start, means)
+    query = labels.StartQuery(rows, cut_points, *scales.of_start, means)
     gradient, hessian = query.gradient, query.hessian
     total = yield query
     check_start(terms, total)
@@ -377,7 +360,7 @@ def find_base_score(
         score = known
     elif quantile is not None:
         narrowing = QuantileSearch(quantile, (0,))
-        for _ in range(RESIDUAL_TURNS):
+        for _ in range(labels.RESIDUAL_TURNS):
             narrowing.take((yield narrowing.query(rows, CONSTANT_TREE, NO_SPLITS, scales.weight)))
         if (narrowing.inside == narrowing.total).all():  # all residuals are in one cell
             raise ConfigError("data-nothing-to-learn", NOTHING_TO_LEARN)
@@ -470,7 +453,7 @@ def find_levels(
         return Levels()
     sizes = tuple(each.with_missing for each in slots.values())
     _, weight = start_quantiles(terms, rows, exponents, features=1)
-    query = LevelSumsQuery(rows, sizes, *scales.of_start, weight=weight)
+    query = labels.LevelSumsQuery(rows, sizes, *scales.of_start, weight=weight)
     sums, *counts = parts_of(query, (yield query))
     totals = [own.sum(axis=0).tolist() for own in by_column(query, sums)]
     if any(total != totals[0] for total in totals):
@@ -492,18 +475,18 @@ def find_levels(
     return Levels(tuple(means), tuple(cut_points))
 
 
-def parts_of(query: LevelSumsQuery, total: Int64) -> list[Int64]:
+def parts_of(query: labels.LevelSumsQuery, total: Int64) -> list[Int64]:
     """Split the sum of a LevelSumsQuery into gradient and hessian sums [slots, 2] and, if the query asks for
     them, row counts [slots] and weights [slots]."""
     pairs, *counts = np.split(total, np.cumsum([segment.cells for segment in query.segments])[:-1])
     return [pairs.reshape(-1, STATS), *counts]
 
 
-def by_column(query: LevelSumsQuery, values: Int64) -> list[Int64]:
+def by_column(query: labels.LevelSumsQuery, values: Int64) -> list[Int64]:
     return np.split(values, np.cumsum(query.slots)[:-1])
 
 
-def _means(terms: Terms, query: LevelSumsQuery, sums: Int64, counts: Int64) -> Float32:
+def _means(terms: Terms, query: labels.LevelSumsQuery, sums: Int64, counts: Int64) -> Float32:
     """Return the means of a column, float32 [buckets, FOLDS + 1]. sums: int64 [buckets + 1, FOLDS + 1, 2];
     counts: int64 [buckets + 1, FOLDS + 1]. In both, the last bucket is for missing values."""
     factors, floor = np.array([query.gradient.factor, query.hessian.factor]), terms.evaluation.min_count
@@ -571,8 +554,8 @@ def lay_cut_points(means: Float32, units: Int64, quantiles: Quantiles) -> CutPoi
 def align(terms: Terms) -> Generator[OfTurn, Int64, None]:
     """Match the rows of each block by their ids, and send each party the indices of the matched rows in its
     own list of ids."""
-    counts = yield IdCountQuery(len(terms.parties))
-    query = AlignQuery(tuple(counts.tolist()))
+    counts = yield ids.IdCountQuery(len(terms.parties))
+    query = ids.AlignQuery(tuple(counts.tolist()))
     query.check(terms)
     places = places_of(terms, query, (yield query))
     if int((yield places)[0]) != places.total:
@@ -582,12 +565,12 @@ def align(terms: Terms) -> Generator[OfTurn, Int64, None]:
         )
 
 
-def places_of(terms: Terms, query: AlignQuery, tokens: Int64) -> PlacesQuery:
+def places_of(terms: Terms, query: ids.AlignQuery, tokens: Int64) -> ids.PlacesQuery:
     """Build the query that sends the indices of the common rows, or of all rows of the label holder. tokens:
     sum of the answers to `query`, i.e. the tokens of all lists."""
     lists = lists_of(terms, query, tokens)
     if terms.vertical.takes_all_rows:
-        of_all = PlacesQuery(*known_places(terms, lists))
+        of_all = ids.PlacesQuery(*known_places(terms, lists))
         of_all.check(terms)
         return of_all
     places: dict[str, Int64] = {}
@@ -596,11 +579,11 @@ def places_of(terms: Terms, query: AlignQuery, tokens: Int64) -> PlacesQuery:
         common = matched(lists, block.parties)
         rows, fewest = common[0].size, terms.vertical.fewest_common_rows
         if rows < fewest:
-            raise Refused("align-few-common", few_in_common(rows, fewest, block.parties))
+            raise Refused("align-few-common", ids.few_in_common(rows, fewest, block.parties))
         places |= dict(zip(block.parties, common, strict=True))
         total += rows
     told = [places[party] for party in terms.parties]
-    return PlacesQuery(total, tuple(own.size for own in told), np.concatenate(told))
+    return ids.PlacesQuery(total, tuple(own.size for own in told), np.concatenate(told))
 
 
 def known_places(terms: Terms, lists: Mapping[str, Tokens]) -> tuple[int, tuple[int, ...], Int64]:
@@ -616,14 +599,14 @@ def known_places(terms: Terms, lists: Mapping[str, Tokens]) -> tuple[int, tuple[
     places: dict[str, Int64] = {}
     for party in block.feature_holders:
         own, theirs = matched(lists, (holder, party))
-        places[party] = np.full(rows, UNKNOWN, np.int64)
+        places[party] = np.full(rows, ids.UNKNOWN, np.int64)
         places[party][own] = theirs
-    places[holder] = np.concatenate([hash_of(own != UNKNOWN) for own in places.values()])
+    places[holder] = np.concatenate([ids.hash_of(own != ids.UNKNOWN) for own in places.values()])
     told = [places[party] for party in terms.parties]
     return rows, tuple(own.size for own in told), np.concatenate(told)
 
 
-def lists_of(terms: Terms, query: AlignQuery, tokens: Int64) -> dict[str, Tokens]:
+def lists_of(terms: Terms, query: ids.AlignQuery, tokens: Int64) -> dict[str, Tokens]:
     """Return the tokens of each party's list, uint32 [ids, 4]. tokens: sum of the answers to `query`."""
     ends = np.cumsum(query.sizes)[:-1]
     words = tokens.astype(np.uint32).reshape(-1, TOKEN_WORDS)
@@ -644,10 +627,10 @@ def matched(lists: Mapping[str, Tokens], parties: Sequence[str]) -> list[Int64]:
 
 def predict(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster]:
     """Predict jointly: the label holder learns which leaves its rows reach. Returns a model without trees."""
-    counts = yield IdCountQuery(len(terms.parties))
-    query = AlignQuery(tuple(counts.tolist()))
+    counts = yield ids.IdCountQuery(len(terms.parties))
+    query = ids.AlignQuery(tuple(counts.tolist()))
     (block,) = terms.blocks
-    check_predicted(terms, query.sizes[terms.parties.index(block.label_holder)])
+    ids.check_predicted(terms, query.sizes[terms.parties.index(block.label_holder)])
     query.check(terms)
     reach = reach_of(terms, query, (yield query))
     reach.check(terms)
@@ -656,6 +639,6 @@ def predict(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster
     return no_model(terms)
 
 
-def reach_of(terms: Terms, query: AlignQuery, tokens: Int64) -> ReachQuery:
+def reach_of(terms: Terms, query: ids.AlignQuery, tokens: Int64) -> ids.ReachQuery:
     """Build the query with the indices of the rows to predict. tokens: sum of the answers to `query`."""
-    return ReachQuery(*known_places(terms, lists_of(terms, query, tokens)))
+    return ids.ReachQuery(*known_places(terms, lists_of(terms, query, tokens)))

@@ -23,15 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from fedboost.errors import ConfigError, DurabilityError, Refused, SchemaMismatch, quoted
-from fedboost.protocol.site import (
-    KnownSession,
-    Limits,
-    check_group,
-    predicted_by,
-    rows_predicted,
-    splits_by,
-    splits_told,
-)
+from fedboost.protocol import site
 from fedboost.results.site import ApprovalView, Counts, Rule
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.locations import shown
@@ -194,7 +186,7 @@ class SessionHistory:
     """The part of a site's memory that a review needs. sessions: earlier sessions on the site's rows; cost:
     the sessions' total privacy cost (mu squared)."""
 
-    sessions: Sequence[KnownSession] = ()
+    sessions: Sequence[site.KnownSession] = ()
     cost: float = 0.0
 
     @property
@@ -339,11 +331,11 @@ def with_history(
 ) -> list[Breach]:
     """Return the given breaches, and those of the rules between sessions that one more session under these
     terms would cause. Of two breaches with the same key, only the latter is returned."""
-    later, rows, used = list[Breach](), predicted_by(terms, party), rows_predicted(past.sessions)
+    later, rows, used = list[Breach](), site.predicted_by(terms, party), site.rows_predicted(past.sessions)
     if rows and used and used + rows > policy.max_predicted_rows:
         why = f"this site has helped to predict {used} rows so far, and the terms predict {rows} more"
         later.append(Breach("max_predicted_rows", str(policy.max_predicted_rows), why, allow=used + rows))
-    splits, told = splits_by(terms, party), splits_told(past.sessions)
+    splits, told = site.splits_by(terms, party), site.splits_told(past.sessions)
     if splits and told and told + splits > policy.max_splits:
         why = (
             f"earlier sessions may have {told:,} splits on this site's columns, and this one {splits:,} more"
@@ -352,9 +344,9 @@ def with_history(
     if past.used >= policy.max_sessions and rows is None:
         why = f"{past.used} session{'s' * (past.used > 1)} with these rows started before"
         later.append(Breach("max_sessions", str(policy.max_sessions), why, allow=past.used + 1))
-    limits = Limits(similar_groups=policy.similar_groups)
+    limits = site.Limits(similar_groups=policy.similar_groups)
     try:
-        check_group(KnownSession.begun("", terms), past.sessions, limits, party)
+        site.check_group(site.KnownSession.begun("", terms), past.sessions, limits, party)
     except Refused as error:
         why, _, instead = error.public.removeprefix(f"party {party}: ").partition("; ")
         later.append(Breach("similar_groups", "false", why, instead, True, quoted(error.detail)))
@@ -577,7 +569,7 @@ def look(
         renamed=names_of(config).told(terms.blocks.columns_of(config.party)),
         adders=config.adders,
         sessions=(past.used, policy.max_sessions),
-        predicted=(rows_predicted(past.sessions), policy.max_predicted_rows)
+        predicted=(site.rows_predicted(past.sessions), policy.max_predicted_rows)
         if terms.vertical.predict_rows
         else None,
         budget=None if limit is None else (limit.left(past.cost), limit.epsilon, limit.delta),
