@@ -410,8 +410,7 @@ class BoostingState(HasSplits):
         return structure(self.rounds[0].values[0][1], trees, means, edges)
 
     def trees(self, rounds: int, cuts: tuple[Float32, ...]) -> Iterator[Tree]:
-        """Yield the trees of the first rounds, one tree per root. rounds: number of rounds; cuts: cut points
-        of each feature."""
+        """Yield the first trees, one per root. rounds: number of rounds; cuts: cut points of each feature."""
         constant, *finished = self.rounds
         roots = len(constant.values)
         for done in finished[:rounds]:
@@ -430,8 +429,7 @@ def _of_list(content: list[list[Any]]) -> Splits:
 
 
 def _moves_all(splits: Splits, values: Values) -> bool:
-    """Return True if a tree moves every margin: the tree has split, no leaf value is 0, and the leaf values
-    are not all equal."""
+    """Return whether a tree moves every margin: it has split, with leaf values neither 0 nor all equal."""
     moves = {value for _, value in values}
     return len(splits) > 0 and 0 not in moves and len(moves) > 1
 

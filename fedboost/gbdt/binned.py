@@ -129,8 +129,7 @@ def plan(by_feature: Codes, features: Int64, allocate: Callable[[], Codes]) -> l
 
 
 Allocator = Callable[[tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]]
-"""Function that allocates an array of a given shape and dtype. It is called for arrays that have an entry for
-each row or value."""
+"""Allocates an array of a shape and dtype, for arrays with an entry for each row or value."""
 CACHE_LINE = 64
 SPARSE_SHARE = 0.9
 """Minimum share of rows in a feature's most frequent bin for the feature to be stored as sparse."""

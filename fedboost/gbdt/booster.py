@@ -255,8 +255,7 @@ class Booster:
         return hashlib.sha256(self.to_xgboost().encode()).hexdigest()
 
     def to_xgboost(self, attributes: Mapping[str, str] | None = None) -> str:
-        """Return the model in XGBoost's JSON format. attributes: model attributes to store; they do not
-        affect predictions."""
+        """Return the model in XGBoost's JSON format. attributes: stored, without effect on predictions."""
         width, outputs = len(self.features), self.loss.outputs
         equivalent = self.loss.xgboost_equivalent
         means = {TARGET_MEANS: to_json(self.target_means)} if self.target_means else {}

@@ -260,8 +260,7 @@ class Quantiles:
         self.grids = self._next_grids()
 
     def _take_total(self, total: int) -> None:
-        """Set the total weight of every feature to that of the first feature. Raises PeerError if the total
-        is out of range."""
+        """Set every feature's total weight to the first one's. Raises PeerError if it is out of range."""
         rows = self._known[3]
         if not 0 <= total <= rows[0]:
             raise PeerError(
@@ -360,8 +359,7 @@ class CutPoints:
         return replace(self, values=numbers.astype(np.float32))
 
     def head(self, features: int) -> "CutPoints":
-        """Return the cut points of the first features, with all of them marked as numeric. features: number
-        of features to return."""
+        """Return the cut points of the first features, all marked as numeric. features: how many."""
         values = self.values[: self.offsets[features]]
         return CutPoints(values, self.sizes[:features], self.missing[:features])
 

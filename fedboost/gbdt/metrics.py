@@ -139,8 +139,7 @@ def encoded_sum(scale: Scale, values: Float64 | Float32) -> Int64:
 
 
 OF_TRIAL = "/"
-"""Separator between a model's number and the name of its metric, used if several models are trained at once
-(`registry.Trials`)."""
+"""Separator between a model's number and its metric's name, if several are trained (`registry.Trials`)."""
 _OF_ONE = re.compile(rf"^\d+{OF_TRIAL}")
 
 
@@ -636,8 +635,7 @@ FINE_CELLS = LOGITS * FINE_CELLS_PER_LOGIT
 PROBABILITIES = Scale(exponent=0, bits=32)
 """Scale for sums of probabilities. The resolution is 2**-31 per row."""
 OUTCOMES = ("tn", "fp", "fn", "tp")
-"""Cells of a binary confusion matrix: rows with label 0 predicted as 0 and as 1, then rows with label 1
-predicted as 0 and as 1."""
+"""Cells of a binary confusion matrix: label 0 predicted as 0 and as 1, then label 1 as 0 and as 1."""
 
 
 def edges(threshold: float) -> tuple[float, ...]:

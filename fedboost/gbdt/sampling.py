@@ -224,8 +224,7 @@ Members = Sequence[Rows] | None
 
 @dataclass(frozen=True)
 class RowSampling:
-    """Row keys and salts that determine the row samples of a training run. Each round and each parallel tree
-    has its own salt."""
+    """Row keys and salts for a training run's row samples. Each round and parallel tree has its own salt."""
 
     keys: Keys
     seed: int
@@ -256,8 +255,7 @@ ALL_ROWS = Sampler(1, slice(0, 1), lambda tree: (None,))
 
 
 def subsample(training: Mask, draws: RowSampling, share: float) -> Sampler:
-    """Return a sampler that draws a share of the training rows without replacement. training: bool [rows],
-    True for training rows."""
+    """Return a sampler that draws a share of the training rows without replacement. training: bool [rows]."""
 
     def sample(tree: int) -> Sequence[Members]:
         keys, salts = draws.keys, draws.salts(tree)

@@ -408,8 +408,7 @@ def tree_to_json(number: int, tree: Tree, features: int) -> dict[str, Any]:
 
 
 def _shortest(value: float) -> float:
-    """Return the shortest decimal that reads back as the same float32. It is just as exact, but takes half
-    the space in JSON."""
+    """Return the shortest decimal that reads back as the same float32: half the space in JSON."""
     return float(str(np.float32(value))) if math.isfinite(value) else _BEYOND_FLOAT32
 
 

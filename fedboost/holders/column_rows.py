@@ -105,8 +105,7 @@ class LabelRows(HorizontalHolder):
 
 
 class FeatureRows(GrowingHolder):
-    """Computes a feature holder's answers from its rows, which have features but no labels. The label holder
-    relays gradients to it."""
+    """A feature holder's answers, from rows without labels and gradients that the label holder relays."""
 
     def __init__(
         self, read: Callable[[], Shard], terms: Terms, nthread: int, name: str, row_sets: int
@@ -200,8 +199,7 @@ class OwnCuts:
         return quantiles.cut_points()
 
     def count_rows(self, query: QuantileQuery, rows: OwnRows) -> Int64:
-        """Count the rows in each subcell of the party's own columns. Returns int64 [query.cells], with 0 for
-        other columns."""
+        """Count rows by subcell of the party's own columns, int64 [query.cells]; 0 for other columns."""
         grids, out = query.grids, np.zeros(query.cells, np.int64)
         if self._numeric.size:
             own = np.zeros(grids.features, np.bool_)
@@ -269,8 +267,7 @@ class RowSets:
         self._root_of: dict[int, int] = {}
         self._terms = terms
         self._alone = False
-        """True if the tree uses only the label holder's columns. Other parties then do not learn which node
-        each row is in."""
+        """True if the tree uses only the label holder's columns: others do not learn their rows' nodes."""
 
     @property
     def columns(self) -> int:
@@ -352,8 +349,7 @@ class RowSets:
         return bits.tobytes()
 
     def _split_foreign(self, rows: OwnRows, splits: Splits, slot: int, packed: bytes) -> None:
-        """Move rows to the children of another party's splits, using that party's row set. slot: index of the
-        party in `others`."""
+        """Move rows to the children of another party's splits by its row set. slot: its index in `others`."""
         bits = np.unpackbits(np.frombuffer(packed, np.uint8), count=self._roots * rows.rows)
         #     columns   own features | roots 0, 1, ... of others[0] | roots 0, 1, ... of others[1] | ...
         first = self._own.size + slot * self._roots
@@ -534,8 +530,7 @@ DRAWN = "which rows a tree grows on"
 
 
 class BinFloor:
-    """Groups of a party's own bins at the nodes of the growing tree. Each group has at least min_rows_per_bin
-    rows, or none."""
+    """Groups of a party's bins at the nodes of a tree. Each has at least min_rows_per_bin rows, or none."""
 
     def __init__(self, terms: Terms, view: View, block: Block) -> None:
         """Start without a tree. view, block: this party's view and block."""

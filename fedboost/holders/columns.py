@@ -129,8 +129,7 @@ class PredictionHolder(BaseHolder):
         return hmac.digest(key, packing.pack(hashed, model), "sha256")
 
     def answering(self, query: OfTurn) -> Answering:
-        """Return this party's answer, int64 [query.cells], as a generator that exchanges relays with the
-        other parties of its block."""
+        """Return this party's answer, int64 [query.cells], as a generator that exchanges relays."""
         match query:
             case IdCountQuery():
                 return self._alignment.count(query)
@@ -296,8 +295,7 @@ class VerticalHolder(BaseHolder):
         return self._common.own
 
     def trees(self, rounds: int) -> tuple[Tree, ...]:
-        """Return this party's view of the finished trees, with thresholds only for its columns. rounds:
-        number of rounds to include."""
+        """Return this party's view of the first `rounds` trees, with thresholds only for its columns."""
         return self._own_cuts.trees(self.state, rounds, self._own)
 
     def go_to(self, state: BoostingState) -> None:
@@ -356,8 +354,7 @@ class VerticalHolder(BaseHolder):
     # ---- Answers ------------------------------------------------------------------------------------
 
     def answering(self, query: OfTurn) -> Answering:
-        """Return this party's answer, int64 [query.cells], as a generator that exchanges relays with the
-        other parties of its block."""
+        """Return this party's answer, int64 [query.cells], as a generator that exchanges relays."""
         if not self._has_met:
             yield from self._catch_up()
         # If the exchange below is cut off, rows may be split halfway: go_to then starts the tree again.

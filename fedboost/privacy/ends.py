@@ -47,8 +47,7 @@ NAME_BYTES = 16
 
 
 class PlainSealer(Sealer):
-    """Packs a party's integers into cells without hiding them. sparsely: if True, zeros may be omitted to
-    shorten the message."""
+    """Packs a party's integers into cells without hiding them. sparsely: True to be able to omit zeros."""
 
     unexpected_help = "the aggregator asked this party to help open a sum, but protection plain needs no help"
 
@@ -171,8 +170,7 @@ class OneLegOpener(Opener):
 
 
 COMMIT, RECOVER = b"commit", b"recover"
-"""The two kinds of request to a party: to disclose its own self mask, or to disclose its shares of lost
-parties' self masks."""
+"""Requests to a party: to disclose its own self mask, or its shares of lost parties' self masks."""
 NONCE = bytes(12)
 """The AES-GCM nonce. It can be constant, because each key encrypts only one share."""
 SEALED_SHARE = pairwise.SHARE_BYTES + 16

@@ -225,8 +225,7 @@ class Pool:
 
 
 class _Stock:
-    """State shared by a pool and its thread. It does not reference the pool, so the pool can be deleted while
-    the thread runs."""
+    """State shared by a pool and its thread, without a reference to the pool, so that it can be deleted."""
 
     def __init__(self, n: Any, max_ready: int) -> None:
         self._n = n

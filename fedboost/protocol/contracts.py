@@ -140,8 +140,7 @@ class Query:
 
     @property
     def stage(self) -> int:
-        """Rank of the query in a session: 2 * tree while the tree grows, and 2 * tree + 1 for the query that
-        ends the tree."""
+        """Rank of the query in a session: 2 * tree while the tree grows, 2 * tree + 1 when it ends."""
         return 2 * self.tree + self.ends_tree
 
     def fits(self, answer: Int64) -> bool:
@@ -157,8 +156,7 @@ class Query:
         return total
 
     def relayed_bytes(self, terms: Terms) -> int:
-        """Return the maximum number of bytes that a party relays to others before it answers, excluding
-        relays about trees."""
+        """Return the maximum bytes that a party relays before it answers, without relays about trees."""
         return 0
 
     def metrics_of(self, total: Int64) -> tuple[dict[str, float], dict[str, float]]:
@@ -167,8 +165,7 @@ class Query:
         return {}, {}
 
     def hidden(self, terms: Terms, state: Any) -> HiddenSums | None:
-        """Return the sums that some parties report in encrypted form if the query is sent in this state, or
-        None if there are none."""
+        """Return the sums that parties report encrypted if the query is sent in this state, or None."""
         return None
 
 
@@ -239,8 +236,7 @@ class TrainingState(Protocol):
         """Return the state after the query has been answered."""
 
     def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> Self:
-        """Return the party's view of the state. publicly: if true, return the view that all parties of this
-        party's block share."""
+        """Return the party's view of the state. publicly: the view that all parties of its block share."""
 
     def check(self, terms: Terms) -> None:
         """Raise Refused if no training run under these terms can be in this state."""
@@ -470,8 +466,7 @@ def pieces(values: Int64, sizes: Sequence[int]) -> list[Int64]:
 
 @dataclass(frozen=True)
 class Several(Query):
-    """Several queries that share a turn and are answered, in order, with one vector. Properties and methods
-    are as in `Query`."""
+    """Several queries that share a turn and are answered, in order, with one vector; see `Query`."""
 
     parts: tuple[Query, ...]
 

@@ -107,8 +107,7 @@ class Ends:
 
 
 class Order:
-    """Checks the order and size of the relays that one sender sends in a turn. of: text that names the sender
-    in error messages."""
+    """Checks the order and size of one sender's relays in a turn. of: names the sender in messages."""
 
     def __init__(self, of: str = "") -> None:
         self.size = 0

@@ -332,8 +332,7 @@ class TrainingRun:
         self._program = program(terms, self.trees.grown)
         self._pending: Query | None = None
         self.failure = ""
-        """Error that the program raised when it received the last recorded sum, or ''. If there is one,
-        `start` fails with it."""
+        """Error that the program raised at the last recorded sum, with which `start` fails, or ''."""
         replay(self, terms, tuple(past))
 
     @property
@@ -343,8 +342,7 @@ class TrainingRun:
 
     @property
     def pending(self) -> Query:
-        """Query to send now. After the program has ended, this is its last query, which is sent again while
-        signatures are missing."""
+        """Query to send now; after the program's end, its last query, until there are enough signatures."""
         assert self._pending is not None
         return self._pending
 
@@ -372,8 +370,7 @@ class TrainingRun:
         return max(0, min(rounds, self._terms.trees.rounds))
 
     def start(self) -> None:
-        """Run the program up to its first query, unless it has already passed that query. Raises Refused if
-        the program fails."""
+        """Run the program to its first query, unless it is further. Raises Refused if the program fails."""
         if self.failure:
             raise Refused("journal-last-sum", self.failure)
         if self._pending is None:

@@ -267,8 +267,7 @@ def predicted_by(terms: Terms, party: str) -> int | None:
 
 
 def splits_by(terms: Terms, party: str) -> int:
-    """Return the maximum number of splits on a party's columns that other parties learn. It is 0 if every
-    party has all columns."""
+    """Return the most splits on a party's columns that others learn; 0 if parties have all columns."""
     if not terms.task.trains or terms.blocks.of(party) is None:
         return 0
     rounds = terms.trees.rounds - terms.vertical.alone_rounds

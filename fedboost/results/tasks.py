@@ -343,8 +343,7 @@ class Counted(Part):
         )
 
     def by_group(self, groups: list[list[int]]) -> Int64:
-        """Return the number of rows in each of these groups, int64 [groups]. The groups must be unions of the
-        column's own groups."""
+        """Return the rows in each of these groups, int64 [groups]: unions of the column's own groups."""
         at = {place: number for number, group in enumerate(groups) for place in group}
         out = np.zeros(len(groups), np.int64)
         for group, rows in zip(self.groups, self.counts, strict=True):

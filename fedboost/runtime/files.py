@@ -82,8 +82,7 @@ def party_stems(names: Iterable[str]) -> dict[str, str]:
 
 
 def check_writable(path: Path, *inputs: Path, force: bool) -> None:
-    """Raise ConfigError early if `path` cannot be written later, is one of the input files, or already exists
-    and `force` is False."""
+    """Raise ConfigError early if `path` is not writable, is an input, or exists and `force` is False."""
     if _is_stream(path):
         return
     folder = Path(os.path.realpath(path)).parent

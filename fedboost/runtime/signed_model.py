@@ -746,8 +746,7 @@ class PartyModel(SignedModel):
         return part
 
     def _has_part(self, party: str, digest: bytes) -> bool:
-        """Return True, because a single part does not suffice to check what other parties signed. `assembled`
-        checks all parts."""
+        """Return True: one part cannot show what other parties signed. `assembled` checks all parts."""
         return True
 
     @property

@@ -155,8 +155,7 @@ def attached(summary: Any, trained: "Evaluation | None", task: Task, source: str
 
 
 def signed_summary(text: str) -> dict[str, Any]:
-    """Return the part of a model's summary that its parties signed together with the trees. text: the model
-    as in `xgb_model`."""
+    """Return the signed part of a model's summary. text: the model as in `xgb_model`."""
     try:
         numeric, _ = bins_of(text)
     except ConfigError:

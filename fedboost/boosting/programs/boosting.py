@@ -396,8 +396,7 @@ def _roots_of(going: list[Candidate]) -> tuple[int, ...]:
 def _grow_side_by_side(
     terms: Terms, rows: int, number: int, going: list[Candidate], scales: Scales, sums: Int64 | None
 ) -> Generator[OfTurn, Int64, tuple[Tree, Splits]]:
-    """Grow the trees of all remaining candidates as one `Tree`. Returns this tree, and the splits not yet
-    sent to any party."""
+    """Grow the trees of all remaining candidates. Returns them as one `Tree`, and the splits not yet sent."""
     # Each candidate grows its own tree, with its own node numbers. Parties see one tree: `_Forest` renumbers
     # nodes, and answers are concatenated in the order of the candidates that still grow.
     root = root_query(terms, rows, number, going[0].ground, scales, _roots_of(going))

@@ -143,8 +143,7 @@ class Scales:
 
     @classmethod
     def of(cls, terms: Terms, exponents: Int64) -> "Scales":
-        """Compute scales from the bounds on the loss function's gradients, or from the summed exponent counts
-        if there are no bounds."""
+        """Compute scales from the bounds on the loss's gradients, or else from the summed exponent counts."""
         gradient, hessian, weight = exponents.reshape(3, EXPONENT_CELLS)
         bounds = terms.objective.loss.bounds or (bound_exponent(gradient), bound_exponent(hessian))
         weight_scale = terms.known_weight_scale or Scale(bound_exponent(weight), terms.bits)
@@ -163,8 +162,7 @@ class Scales:
         )
 
     def for_sampling(self, terms: Terms, norms: Int64) -> "Scales":
-        """Return the scales of the next tree, adjusted if its rows are sampled by gradient norm. norms:
-        counts of gradient norms."""
+        """Return the scales of the next tree, adjusted if it is sampled. norms: counts of gradient norms."""
         # Gradients of a row with norm s are divided by its probability, which is 1, or s / threshold, or the
         # minimum if that is larger. Since |gradient| <= s and sqrt(reg_lambda) * hessian <= s, a gradient
         # becomes at most max(itself, threshold), and a hessian max(itself, threshold / sqrt(reg_lambda)).
@@ -232,8 +230,7 @@ def count(terms: Terms) -> Generator[OfTurn, Int64, tuple[int, Int64, Int64 | No
 
 
 def count_rows(counts: Int64) -> int:
-    """Return the number of rows of all parties, from the sum of a RowsQuery. Raises PeerError if the counts
-    are impossible."""
+    """Return the rows of all parties, from the sum of a RowsQuery. Raises PeerError for impossible counts."""
     rows = int(counts[0])
     if not 0 < rows < MAX_ROWS or (counts < 0).any():
         raise PeerError(
@@ -530,8 +527,7 @@ def _of_groups(pairs: Int64, rows: Int64, floor: int) -> Int64:
 
 
 def _rounded(values: Float64) -> Float64:
-    """Round values to as many digits as published metrics have, because further digits could reveal exact
-    sums over a few rows."""
+    """Round values like published metrics, because more digits could reveal exact sums over a few rows."""
     return np.array([float(f"{value:.{DIGITS}g}") for value in values.reshape(-1)]).reshape(values.shape)
 
 
@@ -552,8 +548,7 @@ def lay_cut_points(means: Float32, units: Int64, quantiles: Quantiles) -> CutPoi
 
 
 def align(terms: Terms) -> Generator[OfTurn, Int64, None]:
-    """Match the rows of each block by their ids, and send each party the indices of the matched rows in its
-    own list of ids."""
+    """Match each block's rows by id, and send each party the indices of the matched rows in its own list."""
     counts = yield ids.IdCountQuery(len(terms.parties))
     query = ids.AlignQuery(tuple(counts.tolist()))
     query.check(terms)

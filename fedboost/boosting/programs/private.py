@@ -368,8 +368,7 @@ def _halves(categories: Sequence[int], draws: Iterator[int]) -> tuple[Sequence[i
 
 
 def _draws(seed: int, number: int) -> Iterator[int]:
-    """Yield an endless sequence of pseudo-random integers below 2**64: hashes of the seed, computed as for
-    the sampling of rows."""
+    """Yield endless pseudo-random integers below 2**64: hashes of the seed, as for the sampling of rows."""
     block = 0
     while True:
         yield from mixed(np.arange(1024, dtype=np.uint64), seed, "structure", number, block).tolist()

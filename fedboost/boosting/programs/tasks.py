@@ -189,8 +189,7 @@ def _quantiles(counts: Int64, declared: tuple[float, float], noise: float) -> di
 # Raises: PeerError for inconsistent counts, ConfigError for fewer rows than `min_count`.
 
 UNIT_FACTOR = 10.0
-"""A gap in a column suggests different units (such as m and cm) if the values on its two sides differ by at
-least this factor."""
+"""Factor between the values beside a gap that suggests different units in a column (such as m and cm)."""
 GAP_SHARE = 0.02
 """Minimum number of rows on each side of such a gap, as a share of all rows."""
 
@@ -393,8 +392,7 @@ LARGEST_LOSSES = {
     **dict.fromkeys(("logloss", "mlogloss"), -math.log(1e-3)),
     "interval-regression-accuracy": 1.0,
 }
-"""Maps metric -> fixed cap on the loss of a row. For log losses, it is the loss of a label predicted with
-probability 0.001."""
+"""Maps metric -> cap on a row's loss. For log losses: of a label predicted with probability 0.001."""
 
 
 def evaluate(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
@@ -508,8 +506,7 @@ class _Set:
         return step_of(size) if self.unit > 1 else 0.0
 
     def _figure(self, name: str, least: int) -> tuple[float | None, float | None]:
-        """Return the published value of a metric, and the maximum error of this value. Both are None if the
-        metric is not published."""
+        """Return the published value of a metric, and its maximum error; both None if it is not published."""
         query, metric, start = self.query, exact_metric_of(name), 1
         for other in query.metrics[: query.metrics.index(name)]:
             start += exact_metric_of(other).cells
@@ -654,8 +651,7 @@ class _Sums:
         return out
 
     def _split(self, names: Sequence[Any], titles: Sequence[str]) -> Figures:
-        """Return the figures of each set in a partition, the gaps between them, and the names of the sets
-        that are left out."""
+        """Return the figures of each set in a partition, the gaps, and the names of the sets left out."""
         sets = dict(zip(titles, (self._sets[name] for name in names), strict=True))
         least = rows_of_group(self._unit)
         told = {t: each.json(least) for t, each in sets.items() if min(each.rows, each.told) >= self._unit}

@@ -42,8 +42,7 @@ MAX_WEIGHT_BITS = 52
 """Maximum number of bits of the sum of all weights. `Quantiles` multiplies this sum by a number of subcells
 (up to 2**11), in int64."""
 LEVELS_SUMMED = MAX_REFINEMENTS + 1
-"""Number that a `LevelSumsQuery` adds to `BoostingState.grids`. It exceeds the maximum number of grids, so no
-grid can follow."""
+"""What a `LevelSumsQuery` adds to `BoostingState.grids`: over the maximum, so that no grid can follow."""
 
 
 def are_weighted(terms: Terms) -> bool:

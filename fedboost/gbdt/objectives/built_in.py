@@ -205,8 +205,7 @@ class PseudoHuber(Objective):
 
 
 class _Amounts(Objective):
-    """Base class of objectives for counts and amounts. Their optimal constant is computed in one step, even
-    with base margins."""
+    """Base class of objectives for counts and amounts. The best constant takes one step to compute."""
 
     label_kind = LabelKind.COUNT
     link = LOG

@@ -404,8 +404,7 @@ class RowSums:
         return f"RowSums({self._engine.n.bit_length()} bits)"
 
     def read(self, data: bytes, rows: int) -> Numbers:
-        """Decode ciphertexts. rows: number of ciphertexts, which is one per row and root. Raises PeerError
-        unless all are valid."""
+        """Decode ciphertexts, one per row and root. Raises PeerError unless all are valid."""
         engine = self._engine
         if len(data) != rows * engine.size:
             raise PeerError(

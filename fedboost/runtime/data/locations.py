@@ -222,8 +222,7 @@ def _in_bucket(parts: SplitResult, source: str) -> Locations:
 
 
 def _store(parts: SplitResult, source: str, bucket: str) -> Any:
-    """Return the file system of an s3:// address. The endpoint and the region are taken from the address or
-    the environment."""
+    """Return the file system of an s3:// address, by the endpoint and region in it or the environment."""
     options = dict(parse_qsl(parts.query))
     known = ("region", "endpoint_override", "scheme")
     if odd := next((key for key in options if key not in known), None):
@@ -349,8 +348,7 @@ class File(Source):
 
 @contextmanager
 def reading(source: str, form: str) -> Iterator[None]:
-    """Context manager that converts errors raised while a source is read to a ConfigError. form: name of the
-    format, for the message."""
+    """Context manager that turns errors while a source is read into a ConfigError. form: its format."""
     try:
         yield
     except FileNotFoundError:

@@ -391,8 +391,7 @@ class ParquetFiles(File):
                     yield self._completed(number, pa.Table.from_batches([batch]), [*columns])
 
     def stored(self, scratch: Path | None) -> ParquetTable:
-        """Return the table as a `ParquetTable`, which leaves the rows in the files. Raises ConfigError if the
-        scratch folder is full."""
+        """Return the table as a `ParquetTable`. Raises ConfigError if the scratch folder is full."""
         files = enumerate(self._metadata)
         groups = [(number, group) for number, file in files for group in range(file.num_row_groups)]
         sizes = (self._metadata[number].row_group(group).num_rows for number, group in groups)

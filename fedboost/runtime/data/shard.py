@@ -412,8 +412,7 @@ def _end(table: "pa.Table", name: str) -> Float32:
 
 
 def label_values(table: "Table", terms: Terms) -> tuple[str, ...]:
-    """Return the distinct values of the label, or an empty tuple if the terms do not set `positive` (the
-    value that counts as 1)."""
+    """Return the distinct values of the label, or () if the terms do not set `positive`."""
     labels: dict[str, None] = {}
     if terms.columns.positive is not None:
         for part in parts_of(table, terms.columns.label):

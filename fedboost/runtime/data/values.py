@@ -51,8 +51,7 @@ class BadRow(ConfigError):
 
 
 def column_of(table: "pa.Table", name: str) -> "pa.ChunkedArray":
-    """Return a column by name. Raises ConfigError if it is missing; the message suggests the most similar
-    name or lists all columns."""
+    """Return a column by name. Raises ConfigError with the most similar name, or all, if it is missing."""
     index = table.schema.get_field_index(name)
     if index >= 0:
         return table.column(index)
@@ -193,8 +192,7 @@ def finite(table: "pa.Table", name: str) -> Float32:
 
 
 def declared_codes(table: "pa.Table", name: str, categories: Sequence[str]) -> Float32:
-    """Return the index of each row's category, float32 [rows]. Missing values and values that are not in
-    `categories` become NaN."""
+    """Return the index of each row's category, float32 [rows]; NaN if missing or not in `categories`."""
     codes = codes_of(table, name, categories)
     return np.where(codes == UNKNOWN, np.float32(np.nan), codes)
 

@@ -160,8 +160,7 @@ def read_certificates(path: Path) -> tuple[x509.Certificate, ...]:
 
 
 def read_trust(folder: Path) -> tuple[bytes, frozenset[str]]:
-    """Read the root certificates (PEM) and the deny list of a bundle, but not its key. Raises ConfigError if
-    they cannot be read."""
+    """Read a bundle's root certificates (PEM) and deny list. Raises ConfigError if they are unreadable."""
     check_folder(folder, f"a bundle, or another folder with a {ROOTS}")
     return to_pem(*read_certificates(folder / ROOTS)), _read_denied(folder / DENIED)
 

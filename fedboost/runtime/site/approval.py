@@ -47,6 +47,7 @@ from fedboost.runtime.site.store import Decided, Store, reading
 from fedboost.terms.reading import Frozen, Name, read_model
 from fedboost.terms.terms import Terms
 from fedboost.views.approval import APPROVE, RELAXED, columns_by_role
+from fedboost.views.words import counted
 
 # ---- Decisions of a person at a site, in its store ------------------------------------------------------
 # A refusal is valid for the terms whose digest it contains and for its analysts, from the next offer on. It
@@ -342,7 +343,7 @@ def with_history(
         )
         later.append(Breach("max_splits", str(policy.max_splits), why, allow=told + splits))
     if past.used >= policy.max_sessions and rows is None:
-        why = f"{past.used} session{'s' * (past.used > 1)} with these rows started before"
+        why = f"{counted(past.used, 'session')} with these rows started before"
         later.append(Breach("max_sessions", str(policy.max_sessions), why, allow=past.used + 1))
     limits = site.Limits(similar_groups=policy.similar_groups)
     try:
@@ -414,8 +415,7 @@ def policy_for(config: PartyConfig, terms: Terms, analyst: str = "") -> Policy:
 
 @contextmanager
 def naming_the_command(terms: Terms, analyst: str) -> Iterator[None]:
-    """Context manager that adds missing options to the `fedboost approve` command in error messages that
-    refuse these terms."""
+    """Context manager that adds options to the `fedboost approve` command in refusals of these terms."""
     try:
         yield
     except Refused as error:
@@ -449,8 +449,7 @@ def lacks_approval(config: PartyConfig, terms: Terms, analyst: str) -> bool:
 
 
 def _check_named(config: PartyConfig, terms: Terms) -> None:
-    """Raise Refused if the policy names no parties, analysts or columns, and the site has approved other
-    terms but not these."""
+    """Raise Refused if the policy names no one and no columns, and only other terms were approved."""
     policy = config.policy
     if policy.parties or policy.analysts or policy.columns not in (None, ColumnRules()):
         return

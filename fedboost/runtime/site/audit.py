@@ -148,8 +148,7 @@ def _lines(source: Path, party: str | None) -> list[bytes]:
 
 
 def only_party(source: Path, parties: Sequence[str]) -> str:
-    """Return the only party with a log in a store, or '' if no party has one. Raises ConfigError if several
-    parties share the store."""
+    """Return the only party with a log in a store, or '' if none. Raises ConfigError if there are several."""
     if len(parties) > 1:
         raise ConfigError("log-shared", f"{source} has logs of {all_shown(parties)}; select one with --party")
     return next(iter(parties), "")
@@ -294,8 +293,7 @@ AdmittedTerms = Mapping[str, Terms | ConfigError]
 
 
 def is_after_end(session: Session, sessions: list[Session]) -> bool:
-    """Return whether the site answered queries of a session although an earlier session with the same name
-    and terms had ended."""
+    """Return whether queries were answered after a session with the same name and terms had ended."""
     earlier = takewhile(lambda other: other is not session, sessions)
     same = [other for other in earlier if (other.name, other.digest) == (session.name, session.digest)]
     return bool(session.answers) and any(other.answers for other in same)

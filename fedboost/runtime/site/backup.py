@@ -307,8 +307,7 @@ class Restored:
 
 
 def write_backup(config: PartyConfig, out: Path) -> About:
-    """Write a site's store and model parts to a backup file. Raises ConfigError if there is no memory, or if
-    it is damaged."""
+    """Write a site's store and model parts to a backup. Raises ConfigError without an intact memory."""
     path = memory_path(config)
     if not os.path.lexists(path):
         raise ConfigError(

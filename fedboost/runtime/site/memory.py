@@ -202,8 +202,7 @@ class FileMemory(Store):
         """Adder through which the party is connected now, or '' if it is connected to the aggregator."""
         self._names, self._clock = names, clock
         self._later: list[tuple[Write, bool]] | None = None
-        """Collected writes of the session's thread, each with True if it must wait for the disk. None outside
-        of `together`."""
+        """Collected writes of the session's thread, True for durable ones. None outside of `together`."""
         self.just_ended = ""
         """Name of the session that has just recorded its own end; '' once `ended` has been called."""
         self._lock = _locked(path, party)
@@ -240,8 +239,7 @@ class FileMemory(Store):
                     write(file)
 
     def write(self, write: Write, durable: bool = False) -> None:
-        """Run a write of the session's thread or, within `together`, collect it. Raises DurabilityError if
-        the write fails."""
+        """Run a write, or collect it within `together`. Raises DurabilityError if it fails."""
         if self._later is not None:
             self._later.append((write, durable))
             return

@@ -216,8 +216,7 @@ def _holds(
     now: datetime,
     denied: Collection[str],
 ) -> bool:
-    """Return whether a party's signature is valid, now or, if its certificate has expired, at the end of the
-    certificate's validity."""
+    """Return whether a party's signature is valid now, or was when its expired certificate ended."""
     signed = replace(model, attestations={name: attest}, session=session.session, request=session.request)
     try:
         leaf, *_ = x509.load_pem_x509_certificates(attest.certificate)

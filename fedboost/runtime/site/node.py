@@ -281,8 +281,7 @@ MAX_PAUSE_SECONDS = 1.0
 """Maximum pause in seconds after leaving a session. The first pause lasts 0.1 s, and each further pause lasts
 twice as long as the previous one. Pauses also delay offers from other analysts."""
 LARGE_MESSAGE = 1 << 16
-"""Size in bytes above which a message is decoded in a thread. For smaller messages, switching threads takes
-longer than decoding."""
+"""Size in bytes above which a message is decoded in a thread; below, switching takes longer."""
 
 
 class PartyNode:
@@ -305,8 +304,7 @@ class PartyNode:
         """Current session. It outlives a connection, and continues after reconnecting."""
         self._thread = SessionThread()
         self._name = self._analyst = ""
-        """Name of the last offered session, and the analyst who signed its offer. The analyst is '' once
-        recorded in the audit log."""
+        """Name of the last offered session, and its analyst, who is '' once in the audit log."""
         self._attended = False
         self._refusals = 0
         book, busy = CheckBook(self._memory, self.watch.page_state.checked), lambda: self._session is not None

@@ -834,8 +834,7 @@ BY_COLUMNS: dict[str, tuple[Rule, ...]] = {
 
 @dataclass(frozen=True)
 class ModelSigners:
-    """Parties whose signature on the model in some terms is valid. unknown: why signatures could not be
-    checked; '' if they were."""
+    """Parties whose signature on the model in some terms is valid. unknown: why that is unknown, or ''."""
 
     names: frozenset[str] = frozenset()
     unknown: str = ""

@@ -121,8 +121,7 @@ class SiteTable:
         return name if own == name else f"{name} ({own})"
 
     def explained(self, text: str) -> str:
-        """Return a text for the site's own staff, in which each quoted name is followed by the name in the
-        table if the two differ."""
+        """Return a text for the site's staff: quoted names get their name in the table, if it differs."""
 
         def both(found: re.Match[str]) -> str:
             name = found[0][1:-1]

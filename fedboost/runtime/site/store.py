@@ -298,8 +298,7 @@ def head_of(file: sqlite3.Connection, party: str) -> Head:
 
 
 def follows(file: sqlite3.Connection, party: str, head: Head) -> bool:
-    """Return whether a party's chain contains this entry, or begins right after it because the entries up to
-    it were exported."""
+    """Return whether a party's chain contains this entry, or begins after it since it was exported."""
     if head == NO_ENTRY:
         return True
     query = "SELECT n, hash, line FROM entries WHERE party = ? AND n IN (?, ?) ORDER BY n"
@@ -569,8 +568,7 @@ class Store:
 
 
 def make_file(path: Path, dataset: str) -> None:
-    """Create an empty memory for a dataset, completely or not at all. Raises ConfigError if one already
-    exists or cannot be created."""
+    """Create an empty memory for a dataset, or none. Raises ConfigError if one exists, or on failure."""
     folder, left = path.parent, Path(f"{path}-wal")
     if left.exists():
         raise ConfigError(
@@ -683,8 +681,7 @@ def _damaged(fault: str) -> str:
 
 
 def put(file: sqlite3.Connection, table: str, *row: Value) -> None:
-    """Write a row, replacing any row with the same key. Log entries get no checksum (`_seal`), since their
-    hash chain protects them."""
+    """Write a row in place of one with its key. Log entries have a hash chain and no checksum (`_seal`)."""
     file.execute(_PUTS[table], (*row, b"" if table == "entries" else _seal(row)))
 
 

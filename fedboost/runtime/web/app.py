@@ -249,8 +249,7 @@ class WebApp:
         return Response(found, media_type="application/json") if isinstance(found, bytes) else found
 
     async def beside(self, call: Call, handler: Callable[[Call], Any]) -> App:
-        """Run a handler in a thread and return its response. Raises Refusal if the reader already has too
-        many requests in progress."""
+        """Run a handler in a thread. Raises Refusal if the reader has too many requests in progress."""
         owner = call.caller.name
         if self._at_once[owner] >= self._about.at_once:
             reason = f"{self._about.at_once} requests of {owner} are already in progress; try again later"

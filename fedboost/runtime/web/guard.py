@@ -149,15 +149,13 @@ HEADERS = {
 }
 """Headers of every response. An application may set its own content security policy for a page."""
 _HOST = re.compile(r"(?:([0-9A-Za-z](?:[0-9A-Za-z._-]*[0-9A-Za-z])?)|\[([0-9A-Fa-f:.]+)\])(?::[0-9]{1,5})?")
-"""Pattern of a Host header. It must match completely, because a URL may have a user before the host name and
-a path after it."""
+"""Host header, matched completely: a URL may have a user before the host, and a path after it."""
 _PATH = re.compile(rb"/|(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+")
 """Pattern of a plain path, without encoded characters, empty segments or segments that start with a dot."""
 
 
 class Refusal(Exception):
-    """Raised to refuse a request. status: HTTP status; reason: one sentence for the client; headers: extra
-    headers of the response."""
+    """Refuses a request. status: HTTP status; reason: one sentence for the client; headers: extra ones."""
 
     def __init__(self, status: int, reason: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(reason)
@@ -373,8 +371,7 @@ def asker_of(scope: Scope) -> RequestOrigin:
 
 
 def hostname_of(host: str) -> str:
-    """Return the host name in a Host header, without the port and without IPv6 brackets. Returns '' if the
-    header is invalid."""
+    """Return the host name in a Host header, without port and IPv6 brackets; '' if it is invalid."""
     found = _HOST.fullmatch(host)
     return (found[1] or found[2]).lower() if found else ""
 

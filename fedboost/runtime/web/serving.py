@@ -135,8 +135,7 @@ class WebServer:
                     connection.transport.abort()
 
     def _known(self) -> dict[int, Any]:
-        """Return file descriptor -> connection for the connections that uvicorn has accepted, i.e. after the
-        TLS handshake."""
+        """Return file descriptor -> connection, for those that uvicorn has accepted (after TLS)."""
         return {
             opened.fileno(): connection
             for connection in self._server.server_state.connections
@@ -204,8 +203,7 @@ class _Listener(socket.socket):
         self._open: weakref.WeakKeyDictionary[socket.socket, _Client] = weakref.WeakKeyDictionary()
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Accept a connection. Raises BlockingIOError if the new connection had to be closed, as if no
-        connection had been waiting."""
+        """Accept a connection. Raises BlockingIOError if it had to be closed, as if none had been waiting."""
         opened, address = super().accept()
         group = group_of(address[0])
         for known in [known for known in self._open if known.fileno() < 0]:

@@ -46,8 +46,7 @@ class DaskEngine:
 
     @classmethod
     def at(cls, address: str) -> Self:
-        """Connect to the Dask cluster whose scheduler is at `address`. Raises ConfigError if the scheduler
-        does not answer."""
+        """Connect to the Dask scheduler at `address`. Raises ConfigError if it does not answer."""
         return cls(_client_at(address), f"the Dask cluster at {address}", address=address)
 
     @classmethod
@@ -233,8 +232,7 @@ def _by_value() -> Callable[..., Any]:
 
 
 def _client_at(address: str) -> Any:
-    """Return a Dask client that is connected to the scheduler at `address`. Raises ConfigError if the
-    scheduler does not answer."""
+    """Return a client of the Dask scheduler at `address`. Raises ConfigError if it does not answer."""
     distributed = _distributed()
     _hush()
     try:
