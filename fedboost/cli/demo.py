@@ -287,9 +287,8 @@ WAIT = 60.0  # seconds to wait for the aggregator to answer
 
 @dataclass(frozen=True)
 class Apart:
-    """Tables of the demo with different columns. tables: party -> its table; common: all columns of the
-    training patients that both parties have; held_out: all columns of the new patients, on whom no party
-    trains."""
+    """Tables of the demo with different columns. tables: party -> its table; common: the matched training
+    patients with all columns; held_out: those of new patients, not trained on."""
 
     tables: Mapping[str, Any]
     common: Any

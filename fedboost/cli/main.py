@@ -50,8 +50,7 @@ def _function(name: str) -> str:
 
 
 class Lazy(TyperCommand):
-    """A sub-command that is imported when it is called or inspected. Before that, only its name and its help
-    text are known."""
+    """A sub-command that is imported when it is used. Before, only its name and help text are known."""
 
     def __init__(self, name: str, role: str) -> None:
         self._loaded: Any = None

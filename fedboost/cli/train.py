@@ -375,9 +375,8 @@ def progress(terms: Terms, json: bool) -> Iterator[Draw]:
 
 
 def time_left(seconds: Sequence[float], rounds: int) -> str:
-    """Return the estimated time of the remaining rounds as a phrase, or "" if it is less than a minute.
-    seconds: duration of each finished round. The first is ignored, because it includes compiling kernels and
-    creating keys."""
+    """Return the estimated time of the remaining rounds as a phrase, or "" if under a minute. seconds: of
+    each finished round; the first, in which kernels are compiled and keys created, is ignored."""
     left = median(seconds[1:][-RECENT:] or [0.0]) * rounds
     return f"about {duration(left)} left" if left >= MINUTE else ""
 
@@ -392,8 +391,7 @@ def _last(texts: list[str], room: int) -> str:
 
 @contextmanager
 def steps(total: int, json: bool) -> Iterator[Callable[[str], None]]:
-    """Show the progress of several training runs. Yields a function to call with the name of each run before
-    it starts. total: number of runs."""
+    """Show the progress of `total` training runs. Yields a function to call with each run's name."""
     name_of = TextColumn("{task.fields[name]}", markup=False)
     columns = TextColumn("training"), MofNCompleteColumn(), BarColumn(20), name_of, TimeRemainingColumn()
     hidden = json or not sys.stderr.isatty()

@@ -358,9 +358,8 @@ class Console(WebApp):
 
 
 def names_of(bundle: Bundle) -> Callable[[str], bool]:
-    """Return a function that checks whether a host name is an IP address or is listed in the aggregator's
-    certificate. This protects against DNS rebinding, because a website's own name is neither, even if it
-    resolves to this host."""
+    """Return a function that checks whether a host name is an IP address or in the aggregator's certificate.
+    A website's own name is neither, even if it resolves to this host (DNS rebinding)."""
     leaf = x509.load_pem_x509_certificates(bundle.certificate)[0]
     known = {SERVER_NAME}
     for extension in leaf.extensions:

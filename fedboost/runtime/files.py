@@ -33,9 +33,8 @@ def saved(text: str, path: Path | str | None) -> str:
 
 @contextmanager
 def replacing(path: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
-    """Open a temporary file next to `path` for writing. When the context ends, it is synced to disk and
-    replaces `path`; if an exception is raised, `path` is left unchanged. mode: file permissions (default: as
-    set by the umask)."""
+    """Open a temporary file next to `path` for writing, which is synced to disk and replaces `path` at the
+    end, or is discarded after an error. mode: permissions (default: as set by the umask)."""
     if _is_stream(path):
         with file_errors(path, "cannot write"), path.open("wb") as stream:
             yield stream

@@ -96,8 +96,7 @@ class MLflowCallback:
         return self
 
     def __call__(self, row: Mapping[str, float]) -> None:
-        """Log the metrics, duration and traffic of a round. If the server fails, a RuntimeWarning is issued
-        once."""
+        """Log a round's metrics, duration and traffic. Issues a RuntimeWarning once the server fails."""
         from mlflow.entities import Metric
 
         now, number = int(time.time() * 1000), int(row["round"])
