@@ -458,8 +458,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         return {name: value for name, value in plain.items() if value is not None}
 
     def _drafted(self, rows: Rows) -> tuple[list[str], dict[str, list[str]]]:
-        """Return the numeric features and, for the other features, feature -> categories found in the
-        training rows."""
+        """Return the numeric features, and feature -> categories in the training rows for the others."""
         if not has_words(rows.features):
             return names_of(self), {}
         table = as_table(rows.features.set_axis(names_of(self), axis="columns"))
@@ -727,8 +726,7 @@ def _groups(rows: Rows, group: Any, qid: Any, group_name: str, qid_name: str) ->
 
 
 def _check_sites(rows: Rows, sites: Any) -> None:
-    """Raise ConfigError if a group's rows are at different sites, because such rows cannot be ranked
-    together."""
+    """Raise ConfigError if a group's rows are at different sites: such rows cannot be ranked together."""
     check_consistent_length(rows.label, sites)
     names = column_or_1d(sites)
     assert rows.group is not None

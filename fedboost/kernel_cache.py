@@ -197,8 +197,7 @@ def _check_link(place: Path) -> None:
 
 
 def _trusted() -> tuple[int, ...]:
-    """Return the user ids of this user and of root. In a user namespace, root has another id: that of the
-    owner of /."""
+    """Return the user ids of this user and of root, which in a user namespace is the owner of /."""
     return os.geteuid(), 0, Path("/").stat().st_uid
 
 

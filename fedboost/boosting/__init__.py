@@ -1,2 +1,1 @@
-"""Boosting as a sequence of queries: the queries themselves, the programs that send them, and the training
-state."""
+"""Boosting as a sequence of queries: the queries, the programs that send them, and the training state."""

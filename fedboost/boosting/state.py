@@ -123,8 +123,7 @@ class Round(HasSplits):
 
 @dataclass(frozen=True)
 class Scales:
-    """Scales of the growing tree's gradients and hessians, and the threshold for sampling its rows
-    (`HistogramQuery`)."""
+    """The growing tree's gradient and hessian scales, and its sampling threshold (`HistogramQuery`)."""
 
     gradient: Scale
     hessian: Scale
@@ -211,8 +210,7 @@ class BoostingState(HasSplits):
         return known[1]
 
     def ended(self, splits: Splits, values: Values) -> "BoostingState":
-        """Return the state after the growing tree has become the last finished round. splits: additional
-        splits."""
+        """Return the state with the growing tree as the last finished round. splits: additional splits."""
         done = Round(self._with(splits), values)
         return self._between_trees((*self.rounds, done))
 
@@ -266,8 +264,7 @@ class BoostingState(HasSplits):
         return hashed
 
     def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> "BoostingState":
-        """Return the state as one party sees it (`View`). publicly: return only what all parties of its block
-        see."""
+        """Return the state as a party sees it (`View`). publicly: as all parties of its block see it."""
         view = view_of(terms, party)
         if view is None:
             return self
@@ -383,8 +380,7 @@ class BoostingState(HasSplits):
             raise Refused("state-invalid", "the tree does not match the growing tree of this state")
 
     def to_record(self) -> list[Any]:
-        """Return the growing tree as JSON values: splits, levels, scales, and the last query about
-        residuals."""
+        """Return the growing tree as JSON values: splits, levels, scales, and the last residual query."""
         scales, last, asked = self.scales, self.residual, None
         if last is not None:
             cells = _listed(last.splits), last.nodes, last.starts, last.width
@@ -392,8 +388,7 @@ class BoostingState(HasSplits):
         return [_listed(self.splits), self.levels, None if scales is None else scales.to_list(), asked]
 
     def with_record(self, record: list[Any]) -> "BoostingState":
-        """Return a copy with the growing tree from `to_record`. Raises ValueError or TypeError if the record
-        is malformed."""
+        """Return a copy with the tree from `to_record`. Raises ValueError or TypeError for a bad record."""
         splits, levels, scales, residual = record
         known, last = None, None
         if scales is not None:
@@ -415,8 +410,7 @@ class BoostingState(HasSplits):
         return structure(self.rounds[0].values[0][1], trees, means, edges)
 
     def trees(self, rounds: int, cuts: tuple[Float32, ...]) -> Iterator[Tree]:
-        """Yield the trees of the first rounds, one tree per root. rounds: number of rounds; cuts: cut points
-        of each feature."""
+        """Yield the first trees, one per root. rounds: number of rounds; cuts: cut points of each feature."""
         constant, *finished = self.rounds
         roots = len(constant.values)
         for done in finished[:rounds]:
@@ -435,8 +429,7 @@ def _of_list(content: list[list[Any]]) -> Splits:
 
 
 def _moves_all(splits: Splits, values: Values) -> bool:
-    """Return True if a tree moves every margin: the tree has split, no leaf value is 0, and the leaf values
-    are not all equal."""
+    """Return whether a tree moves every margin: it has split, with leaf values neither 0 nor all equal."""
     moves = {value for _, value in values}
     return len(splits) > 0 and 0 not in moves and len(moves) > 1
 
@@ -450,8 +443,7 @@ P = TypeVar("P")
 
 
 def check_terms(terms: Terms, allowed: int) -> None:
-    """Raise Refused if the row counts used to find cut points would need more than `allowed` bytes of
-    memory."""
+    """Raise Refused if the row counts for cut points would need more than `allowed` bytes of memory."""
     features = len(terms.columns.numeric)
     _check(BYTES_PER_COUNT * features << first_bits(features), allowed)
 
@@ -459,8 +451,7 @@ def check_terms(terms: Terms, allowed: int) -> None:
 def within(
     program: Callable[[Terms, GrownTrees], Generator[Query, Int64, P]], allowed: int
 ) -> Callable[[Terms, GrownTrees], Generator[Query, Int64, P]]:
-    """Wrap a program so that it raises Refused instead of yielding a query that needs more than `allowed`
-    bytes of memory."""
+    """Make a program raise Refused instead of yielding a query that needs more than `allowed` bytes."""
 
     def bounded(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, P]:
         inner = program(terms, grown)

@@ -163,8 +163,7 @@ IN_ORDER: dict[str, object] = {
     **{"rows": "in_order", "min_common_rows": None, "max_ids": None, "id_form": None},
     "label_epsilon": None,
 }
-"""Settings with which the same model is trained in this process: rows are in order, nothing is hidden, and no
-party can be lost."""
+"""Settings for the same model in this process: rows in order, nothing hidden, no party lost."""
 ONE_PARTY: dict[str, object] = {
     **{"parties": [], "label_holder": None, "rows": None, "model": None},
     **{"alone_rounds": 0, "min_rows_per_bin": 1},
@@ -228,9 +227,8 @@ def _of_columns(
 
 
 def _in_common(agreed: Terms, tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return party -> table of its columns, with only the matched rows, in the same order for all parties.
-    Raises ConfigError if too few rows match or, for rows that are already in order, if the tables have
-    different lengths."""
+    """Return party -> table of its columns, with only the matched rows, in the same order. Raises ConfigError
+    if too few rows match or, for rows in order, if tables have different lengths."""
     shards = {party: to_shard(table, agreed, party) for party, table in tables.items()}
     holder = str(agreed.vertical.label_holder)
     if agreed.vertical.aligns:

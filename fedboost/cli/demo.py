@@ -280,17 +280,15 @@ ROW_ID = "patient"
 KNOWN = {CLINIC: 0.95, LABORATORY: 0.92}
 """Fraction of the training patients that each party has."""
 MIN_COMMON_ROWS, MIN_NEW_ROWS = 300, 100
-"""Minimum numbers of matched rows for training and prediction. They are below the defaults because the table
-is small."""
+"""Minimum numbers of matched rows for training and prediction, below the defaults as the table is small."""
 WARM_UP_ROWS = 60
 WAIT = 60.0  # seconds to wait for the aggregator to answer
 
 
 @dataclass(frozen=True)
 class Apart:
-    """Tables of the demo with different columns. tables: party -> its table; common: all columns of the
-    training patients that both parties have; held_out: all columns of the new patients, on whom no party
-    trains."""
+    """Tables of the demo with different columns. tables: party -> its table; common: the matched training
+    patients with all columns; held_out: those of new patients, not trained on."""
 
     tables: Mapping[str, Any]
     common: Any
@@ -368,8 +366,7 @@ def columns_terms(apart: Apart, rounds: int, protection: str) -> Terms:
 
 
 def can_encrypt() -> bool:
-    """Return whether the extra `paillier` is installed. With it, the labels are hidden from the
-    laboratory."""
+    """Return whether the extra `paillier` is installed, which hides the labels from the laboratory."""
     try:
         scheme_of("paillier")
     except ConfigError:

@@ -12,15 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from fedboost import __version__
-from fedboost.cli.output import (
-    REFUSED,
-    Command,
-    Group,
-    UsageError,
-    end_in_one_line,
-    first_sentence,
-    usage_error,
-)
+from fedboost.cli import output
 from fedboost.errors import ConfigError
 
 COMMANDS = {
@@ -50,7 +42,7 @@ def _first_sentence_of(name: str) -> str:
     if name in GROUPS:
         return GROUPS[name]
     text = Path(__file__).with_name(f"{MODULES[name]}.py").read_text(encoding="utf-8")
-    return first_sentence(text.partition(f"\ndef {_function(name)}(")[2].split('"""')[1])
+    return output.first_sentence(text.partition(f"\ndef {_function(name)}(")[2].split('"""')[1])
 
 
 def _function(name: str) -> str:
@@ -58,8 +50,7 @@ def _function(name: str) -> str:
 
 
 class Lazy(TyperCommand):
-    """A sub-command that is imported when it is called or inspected. Before that, only its name and its help
-    text are known."""
+    """A sub-command that is imported when it is used. Before, only its name and help text are known."""
 
     def __init__(self, name: str, role: str) -> None:
         self._loaded: Any = None
@@ -77,7 +68,7 @@ class Lazy(TyperCommand):
         return self.loaded.make_context(*arguments, **options)
 
 
-class Commands(Group):
+class Commands(output.Group):
     """The root command `fedboost`. Its sub-commands are listed in the order of `COMMANDS`."""
 
     def __init__(self, **options: Any) -> None:
@@ -98,7 +89,7 @@ app = typer.Typer(
 
 def whole() -> typer.Typer:
     """Return the root command with all sub-commands imported, for documentation and tests."""
-    every = typer.Typer(name="fedboost", cls=Group, **_OPTIONS)
+    every = typer.Typer(name="fedboost", cls=output.Group, **_OPTIONS)
     for name in MODULES:
         if name in GROUPS:
             every.add_typer(_app_of(name))
@@ -114,10 +105,12 @@ def _app_of(name: str) -> typer.Typer:
         group: typer.Typer = getattr(module, f"{own}_app")
         group.info.help = GROUPS[name]
         for command in group.registered_commands:
-            command.cls = Command
+            command.cls = output.Command
         return group
     alone = typer.Typer(add_completion=False, **_OPTIONS)
-    alone.command(name, cls=Command, epilog=getattr(module, f"{own.upper()}_EPILOG"))(getattr(module, own))
+    alone.command(name, cls=output.Command, epilog=getattr(module, f"{own.upper()}_EPILOG"))(
+        getattr(module, own)
+    )
     return alone
 
 
@@ -131,16 +124,16 @@ def _root(
 
 
 def main() -> None:
-    end_in_one_line(_run)
+    output.end_in_one_line(_run)
 
 
 def _run() -> None:
     try:
         code = app(prog_name="fedboost", standalone_mode=False)
-    except UsageError as error:
-        if line := usage_error(error, GROUPS):
+    except output.UsageError as error:
+        if line := output.usage_error(error, GROUPS):
             raise ConfigError("command-line-invalid", line) from None
-        sys.exit(REFUSED)
+        sys.exit(output.REFUSED)
     except OSError as error:
         if "--install-completion" not in sys.argv:
             raise

@@ -553,8 +553,7 @@ def _listed(column: Any) -> list[object]:
 
 
 def _parquet(file: IO[bytes], out: Path, stack: ExitStack) -> Write:
-    """Return a function that writes rows as Parquet, with the column types of the first chunk. stack: closes
-    the writer."""
+    """Return a writer of rows as Parquet, with the column types of the first chunk. stack: closes it."""
     writers: list[parquet.ParquetWriter] = []
 
     def write_rows(columns: Columns) -> None:

@@ -36,17 +36,9 @@ from fedboost.runtime.data.locations import shown as source_name
 from fedboost.runtime.data.table import dense_of, read_table
 from fedboost.runtime.data.values import column_of, is_text, texts
 from fedboost.runtime.files import check_writable, folder_name, write_atomically
+from fedboost.runtime.site import audit as audits
 from fedboost.runtime.site.approval import approve as write_approval
 from fedboost.runtime.site.approval import count_columns, count_rows, look, withdraw_by_digest
-from fedboost.runtime.site.audit import (
-    audit_of,
-    check_party,
-    export_log,
-    named_session,
-    number_of,
-    read_log,
-    sessions_of,
-)
 from fedboost.runtime.site.backup import restore as put_back
 from fedboost.runtime.site.backup import write_backup
 from fedboost.runtime.site.config import PartyConfig, read_party
@@ -225,14 +217,14 @@ def audit(
     if export is not None:
         check_writable(export, log, force=False)
     if party is not None:
-        check_party(log, party)
-    entries = read_log(log, party)
-    expected = None if expect is None else number_of(expect, entries, log)
+        audits.check_party(log, party)
+    entries = audits.read_log(log, party)
+    expected = None if expect is None else audits.number_of(expect, entries, log)
     if export is not None:
-        export_log(log, export, party, remove)
-    sessions = sessions_of(entries)
-    name = None if session is None else named_session(session, sessions, log)
-    result = audit_of(log, entries, sessions, expected, name, last)
+        audits.export_log(log, export, party, remove)
+    sessions = audits.sessions_of(entries)
+    name = None if session is None else audits.named_session(session, sessions, log)
+    result = audits.audit_of(log, entries, sessions, expected, name, last)
     with unless_nobody_reads():
         document = audit_view(result, in_full=True)
         show(json, result.lines(), chain([document.lead, ""], text(document, full=True)))
@@ -378,8 +370,7 @@ def _check_no_ids(table: pa.Table, row_id: str | None, aside: list[str], source:
 
 
 def _notice_ids(table: pa.Table, name: str) -> None:
-    """Print a notice if some rows cannot be matched, because they have no id or share an id with other
-    rows."""
+    """Print a notice if some rows cannot be matched, because their id is missing or is not unique."""
     codes, distinct = texts(column_of(table, name), name)
     missing = int((codes < 0).sum())
     several = int((np.bincount(codes[codes >= 0], minlength=len(distinct)) > 1).sum())

@@ -32,22 +32,11 @@ from fedboost.cli.output import notice, show
 from fedboost.cli.train import Draw, notice_not_hidden, progress
 from fedboost.errors import ConfigError
 from fedboost.results.base import Traffic
+from fedboost.runtime import tasks
 from fedboost.runtime.analyst import connect
 from fedboost.runtime.config import check_address, read_toml
 from fedboost.runtime.files import check_writable, write_atomically
 from fedboost.runtime.signed_model import SignedModel
-from fedboost.runtime.tasks import (
-    Description,
-    Drift,
-    Evaluation,
-    Reported,
-    Tuning,
-    drift_terms,
-    evaluation_terms,
-    read_terms,
-    terms_to_toml,
-    terms_to_tune,
-)
 from fedboost.terms.tasks import terms_to_describe
 from fedboost.terms.terms import Terms
 from fedboost.views.aggregator import waiting
@@ -71,8 +60,7 @@ class Run:
     json: Json = False
 
     def check(self, *inputs: Path | None) -> None:
-        """Raise ConfigError if there is nothing to do, or if an output is not writable or is also an
-        input."""
+        """Raise ConfigError if there is nothing to do, or if an output is not writable or is an input."""
         if self.aggregator is None and self.save_terms is None:
             raise ConfigError(
                 "option-missing",
@@ -94,7 +82,7 @@ class Run:
         if self.save_terms is None:
             return
         path = None if model is None else os.path.relpath(model, self.save_terms.parent)
-        write_atomically(self.save_terms, terms_to_toml(terms, model=path).encode())
+        write_atomically(self.save_terms, tasks.terms_to_toml(terms, model=path).encode())
         candidates = len(terms.objective.candidates)
         what = f"terms with {candidates} candidates for sites" if candidates else "terms for sites"
         notice(f"{self.save_terms}: {what} to approve{'' if model is None else f', together with {model}'}")
@@ -131,7 +119,7 @@ class Run:
         notice_not_hidden(terms)
         return session.model, session.traffic
 
-    def show(self, result: Reported, **more: Any) -> None:
+    def show(self, result: tasks.Reported, **more: Any) -> None:
         """Print the result of a session, then write its page if requested. In this order, the result is
         printed even if writing fails. more: additional values for the JSON output."""
         show(self.json, [result.summary | more], document(result))
@@ -167,10 +155,10 @@ def describe(terms: TermsFile, run: Run, min_count: MinCount = None) -> None:
     """Summarise the rows of all sites before training. Counts missing values, levels and labels, shows
     quantiles, and suggests changes to the terms. As with training, every site has to agree first."""
     run.check(terms)
-    agreed = terms_to_describe(read_terms(terms), min_count)
+    agreed = terms_to_describe(tasks.read_terms(terms), min_count)
     run.save(agreed)
     if run.aggregator is not None:
-        known = Description.from_model(*run.ended(agreed))
+        known = tasks.Description.from_model(*run.ended(agreed))
         run.show(known, advice=[*known.advice])
 
 
@@ -179,11 +167,11 @@ def drift(model: ModelFile, run: Run, terms: ColumnsFile = None, min_count: MinC
     """Compare the rows of all sites with a model's training rows. Compares each column and the score. The
     model must have been trained with reference = true. Labels are not needed."""
     run.check(model, terms)
-    given = None if terms is None else read_terms(terms)
-    agreed, reference = drift_terms(model, given, min_count)
+    given = None if terms is None else tasks.read_terms(terms)
+    agreed, reference = tasks.drift_terms(model, given, min_count)
     run.save(agreed, model)
     if run.aggregator is not None:
-        run.show(Drift.held_against(reference, *run.ended(agreed)))
+        run.show(tasks.Drift.held_against(reference, *run.ended(agreed)))
 
 
 @runs_a_session
@@ -214,11 +202,11 @@ def evaluate(
     """Evaluate a model on the rows of all sites. Reports metrics and, for binary classification, the ROC
     curve, calibration and rates by subgroup. As with training, every site has to agree first."""
     run.check(model, terms)
-    given = None if terms is None else read_terms(terms)
-    agreed = evaluation_terms(model, given, by or (), by_site, threshold, min_count, rows)
+    given = None if terms is None else tasks.read_terms(terms)
+    agreed = tasks.evaluation_terms(model, given, by or (), by_site, threshold, min_count, rows)
     run.save(agreed, model)
     if run.aggregator is not None:
-        run.show(Evaluation.from_model(*run.ended(agreed)))
+        run.show(tasks.Evaluation.from_model(*run.ended(agreed)))
 
 
 @runs_a_session
@@ -247,14 +235,16 @@ def tune(
                 "output-twice", f"{out} is specified with both --out and --save-terms; use two files"
             )
     run.check(terms, out)
-    agreed = terms_to_tune(read_terms(terms), None if space is None else read_toml(space), trials, sampler)
+    agreed = tasks.terms_to_tune(
+        tasks.read_terms(terms), None if space is None else read_toml(space), trials, sampler
+    )
     run.save(agreed)
     if run.aggregator is None:
         return
     if out is None:
         notice("--out is not specified: the best terms are shown, but not saved")
     with nullcontext(None) if run.json else progress(agreed, False) as draw:
-        found = Tuning.from_model(*run.ended(agreed, draw))
+        found = tasks.Tuning.from_model(*run.ended(agreed, draw))
     if not run.json:
         print()  # after the rounds
     run.show(found)

@@ -214,8 +214,7 @@ def notice_categories(strange: Iterable[tuple[str, str, int]]) -> None:
 
 
 def notice_shared_groups(table: pa.Table, group: str, site: str) -> None:
-    """Print a notice if some ranking groups have rows at several sites. Each site ranks its own rows as a
-    separate group."""
+    """Print a notice if ranking groups have rows at several sites, each of which ranks its own rows."""
     pairs = table.select([group, site]).group_by([group, site]).aggregate([])
     counts = Counter(pairs.column(group).to_pylist())
     shared = [name for name, sites in counts.items() if sites > 1]
@@ -313,11 +312,9 @@ def tracked(terms: Terms, uri: str | None) -> Iterator[MLflowCallback | None]:
 
 
 Draw = Callable[[Mapping[str, float]], None]
-"""Function to call after each round with the round's row of the history: metrics, bytes and seconds by
-name."""
+"""Function to call with each round's row of the history: metrics, bytes and seconds by name."""
 SLOW_SECONDS = 30.0
-"""Without a progress bar, a line is also printed whenever this many seconds have passed since the last
-one."""
+"""Without a progress bar, a line is also printed when this many seconds have passed since the last."""
 BESIDE = 42
 """Number of terminal columns reserved for the round number, the bar, the bytes and the time."""
 _BETWEEN = ", "
@@ -378,9 +375,8 @@ def progress(terms: Terms, json: bool) -> Iterator[Draw]:
 
 
 def time_left(seconds: Sequence[float], rounds: int) -> str:
-    """Return the estimated time of the remaining rounds as a phrase, or "" if it is less than a minute.
-    seconds: duration of each finished round. The first is ignored, because it includes compiling kernels and
-    creating keys."""
+    """Return the estimated time of the remaining rounds as a phrase, or "" if under a minute. seconds: of
+    each finished round; the first, in which kernels are compiled and keys created, is ignored."""
     left = median(seconds[1:][-RECENT:] or [0.0]) * rounds
     return f"about {duration(left)} left" if left >= MINUTE else ""
 
@@ -395,8 +391,7 @@ def _last(texts: list[str], room: int) -> str:
 
 @contextmanager
 def steps(total: int, json: bool) -> Iterator[Callable[[str], None]]:
-    """Show the progress of several training runs. Yields a function to call with the name of each run before
-    it starts. total: number of runs."""
+    """Show the progress of `total` training runs. Yields a function to call with each run's name."""
     name_of = TextColumn("{task.fields[name]}", markup=False)
     columns = TextColumn("training"), MofNCompleteColumn(), BarColumn(20), name_of, TimeRemainingColumn()
     hidden = json or not sys.stderr.isatty()

@@ -12,15 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedboost.fixedpoint import Float32, Int64
-from fedboost.gbdt.kernels.bins import (
-    MAX_CODES,
-    count_sparse,
-    float_keys,
-    join_codes,
-    list_sparse,
-    sample_bins,
-    transpose,
-)
+from fedboost.gbdt.kernels import bins as kernels
 from fedboost.gbdt.kernels.histogram import WORD, Columns
 from fedboost.gbdt.threads import blocks
 
@@ -77,10 +69,10 @@ class _Plan:
             if joined is not None:
                 self.columns[number] = joined
                 self._spare = column.codes if len(column.features) > 1 else None
-                if joined.size == MAX_CODES > column.size:
+                if joined.size == kernels.MAX_CODES > column.size:
                     self._open.remove(number)
                 return
-        if feature.size < MAX_CODES:
+        if feature.size < kernels.MAX_CODES:
             self._open.append(len(self.columns))
         self.columns.append(feature)
 
@@ -90,16 +82,16 @@ class _Plan:
         added early, when all existing columns are full."""
         if feature.size <= 1:
             return range(len(self.columns))
-        return self._open if feature.size < MAX_CODES else ()
+        return self._open if feature.size < kernels.MAX_CODES else ()
 
     def _join(self, column: JointColumn, feature: JointColumn) -> JointColumn | None:
-        sample, parts = np.empty_like(column.sample), np.empty((MAX_CODES, 2), np.uint8)
-        size = join_codes(column.sample, feature.sample, sample, parts)
+        sample, parts = np.empty_like(column.sample), np.empty((kernels.MAX_CODES, 2), np.uint8)
+        size = kernels.join_codes(column.sample, feature.sample, sample, parts)
         if size < 0:
             return None
         codes = self._allocate() if self._spare is None else self._spare
         self._spare = codes
-        count = join_codes(column.codes, feature.codes, codes, parts)
+        count = kernels.join_codes(column.codes, feature.codes, codes, parts)
         if count < 0:
             self._reads += int(count)
             return None
@@ -121,8 +113,8 @@ def plan(by_feature: Codes, features: Int64, allocate: Callable[[], Codes]) -> l
     """
     rows = by_feature.shape[1]
     sample = by_feature[:, :: max(1, rows // _ROWS_LOOKED_AT)][features]
-    bins = np.arange(MAX_CODES, dtype=np.uint8).reshape(-1, 1)
-    sizes = sample_bins(sample, 1)[:, 2].tolist()
+    bins = np.arange(kernels.MAX_CODES, dtype=np.uint8).reshape(-1, 1)
+    sizes = kernels.sample_bins(sample, 1)[:, 2].tolist()
     alone = [
         JointColumn((feature,), by_feature[feature], bins, codes, size)
         for feature, codes, size in zip(features.tolist(), sample, sizes, strict=True)
@@ -137,12 +129,10 @@ def plan(by_feature: Codes, features: Int64, allocate: Callable[[], Codes]) -> l
 
 
 Allocator = Callable[[tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]]
-"""Function that allocates an array of a given shape and dtype. It is called for arrays that have an entry for
-each row or value."""
+"""Allocates an array of a shape and dtype, for arrays with an entry for each row or value."""
 CACHE_LINE = 64
 SPARSE_SHARE = 0.9
-"""Minimum share of rows that a feature's most frequent bin must contain for the feature to be stored as
-sparse."""
+"""Minimum share of rows in a feature's most frequent bin for the feature to be stored as sparse."""
 MIN_SPARSE_FEATURES = 40
 """Minimum number of sparse features for which sparse storage pays off. Finding the entries of a row takes as
 long as reading about twenty dense bins, and reading an entry takes as long as reading four."""
@@ -216,7 +206,7 @@ class BinnedRows:
         [features], number of bins of each feature."""
         rows = by_feature.shape[1]
         step = max(1, rows // _SAMPLED_ROWS)
-        most_frequent, most, _ = sample_bins(by_feature, step).T
+        most_frequent, most, _ = kernels.sample_bins(by_feature, step).T
         is_sparse = most >= SPARSE_SHARE * max(len(range(0, rows, step)), 1)
         is_sparse &= is_sparse.sum() >= MIN_SPARSE_FEATURES
         is_sparse[:1] &= not is_sparse.all()  # at least one is dense
@@ -232,7 +222,7 @@ def _by_row(by_feature: Codes, joint: Sequence[JointColumn], allocate: Allocator
     """Arrange the codes of columns by row. Columns of a single feature come first."""
     alone = np.array([column.features[0] for column in joint if len(column.features) == 1], np.int64)
     by_row = _whole_lines(by_feature.shape[1], len(joint), allocate)
-    transpose(by_feature, alone, by_row)
+    kernels.transpose(by_feature, alone, by_row)
     for rows in blocks(len(by_row)):
         for number in range(alone.size, len(joint)):
             by_row[rows, number] = joint[number].codes[rows]
@@ -241,7 +231,7 @@ def _by_row(by_feature: Codes, joint: Sequence[JointColumn], allocate: Allocator
 
 def _columns(joint: Sequence[JointColumn], dense: Int64, codes: Int64) -> Columns:
     shared = [column for column in joint if len(column.features) > 1]
-    bins = np.zeros((MAX_CODES, sum(len(column.features) for column in shared)), np.uint8)
+    bins = np.zeros((kernels.MAX_CODES, sum(len(column.features) for column in shared)), np.uint8)
     ends = np.cumsum([0, *(len(column.features) for column in joint)])
     alone = len(joint) - len(shared)
     for column, end in zip(shared, ends[alone + 1 :] - alone, strict=True):
@@ -259,9 +249,9 @@ def _list(
     usual = most_frequent[sparse]
     offsets: Int64 = np.concatenate([[0], np.cumsum(codes[sparse])])
     starts = allocate((by_feature.shape[1] + 1,), np.dtype(np.int64))
-    count_sparse(by_feature, sparse, usual, starts)
+    kernels.count_sparse(by_feature, sparse, usual, starts)
     entries = allocate((max(int(starts[-1]), 1),), np.dtype(np.uint32))
-    list_sparse(by_feature, sparse, usual, offsets, starts, entries)
+    kernels.list_sparse(by_feature, sparse, usual, offsets, starts, entries)
     return SparseBins(sparse, usual, offsets, starts, entries)
 
 
@@ -311,7 +301,7 @@ class StoredValues:
         rows = _joined([column.rows for column in sparse.values()], np.int64)
         values = _joined([column.values for column in sparse.values()], np.float32)
         ends = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        return cls(np.array([*sparse], np.int64), every - sizes, ends, rows, float_keys(values))
+        return cls(np.array([*sparse], np.int64), every - sizes, ends, rows, kernels.float_keys(values))
 
     def counts(self, units: Int64 | None) -> tuple[Int64, Int64 | None]:
         """Return the total count of each column's zeros, int64 [S], and the count of each stored value.

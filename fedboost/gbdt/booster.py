@@ -255,8 +255,7 @@ class Booster:
         return hashlib.sha256(self.to_xgboost().encode()).hexdigest()
 
     def to_xgboost(self, attributes: Mapping[str, str] | None = None) -> str:
-        """Return the model in XGBoost's JSON format. attributes: model attributes to store; they do not
-        affect predictions."""
+        """Return the model in XGBoost's JSON format. attributes: stored, without effect on predictions."""
         width, outputs = len(self.features), self.loss.outputs
         equivalent = self.loss.xgboost_equivalent
         means = {TARGET_MEANS: to_json(self.target_means)} if self.target_means else {}
@@ -405,8 +404,7 @@ class Booster:
 
 
 def node_columns(trees: Sequence[Tree]) -> tuple[npt.NDArray[Any], ...]:
-    """Convert trees to node columns, which are the arguments `roots` to `sets` of
-    `kernels.predict.predict_margins`."""
+    """Convert trees to node columns, the arguments `roots` to `sets` of `predict.predict_margins`."""
     sizes = [len(tree.left) for tree in trees]
     roots = np.cumsum([0, *sizes])[:-1].astype(np.int64)
 

@@ -47,8 +47,7 @@ cell with at most a quarter of the rows of an average bin is not refined."""
 STRETCH = 1 << 20
 """Number of rows of a column that are processed together."""
 MAX_CATEGORIES = MAX_CODES - 1
-"""Maximum number of categories of a feature. Each category has a bin, and missing values have an additional
-one."""
+"""Maximum number of categories of a feature. Each has a bin, and missing values have one more."""
 MAX_SUBCELLS = 1 << 22
 """Approximate maximum number of subcells counted in one turn, over all features. Their counts take 32 MB."""
 
@@ -261,8 +260,7 @@ class Quantiles:
         self.grids = self._next_grids()
 
     def _take_total(self, total: int) -> None:
-        """Set the total weight of every feature to that of the first feature. Raises PeerError if the total
-        is out of range."""
+        """Set every feature's total weight to the first one's. Raises PeerError if it is out of range."""
         rows = self._known[3]
         if not 0 <= total <= rows[0]:
             raise PeerError(
@@ -295,8 +293,7 @@ class Quantiles:
         )
 
     def cells_of(self, feature: int) -> tuple[Int64, Int64, Int64]:
-        """Return the known cells of a feature that contain rows: their starts, widths and row counts, int64
-        [cells] each."""
+        """Return a feature's known cells with rows: starts, widths, row counts, int64 [cells] each."""
         cells = slice(*self._known[0][feature : feature + 2])
         starts, widths, rows = (member[cells][self._known[3][cells] > 0] for member in self._known[1:])
         return starts, widths, rows
@@ -362,8 +359,7 @@ class CutPoints:
         return replace(self, values=numbers.astype(np.float32))
 
     def head(self, features: int) -> "CutPoints":
-        """Return the cut points of the first features, with all of them marked as numeric. features: number
-        of features to return."""
+        """Return the cut points of the first features, all marked as numeric. features: how many."""
         values = self.values[: self.offsets[features]]
         return CutPoints(values, self.sizes[:features], self.missing[:features])
 

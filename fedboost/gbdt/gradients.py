@@ -29,8 +29,7 @@ Reweigh = Callable[[RowIndex, Float64, Float64], tuple[Float64, Float64]]
 
 
 SumOfRows = Callable[[Objective, Float64, Float32, Float32], Int64]
-"""Function that computes sums over rows, int64 [cells], from the objective and the rows' margins, labels and
-weights."""
+"""Computes sums over rows, int64 [cells], from the objective and the rows' margins, labels and weights."""
 
 
 def in_units(gradient: Scale, hessian: Scale) -> Quantise:
@@ -104,8 +103,7 @@ class Gradients:
         self._threads.each(write, self._blocks)
 
     def sum_pairs(self, among: Mask) -> Int64:
-        """Sum the gradients and hessians of the first output over the rows in `among`, bool [rows]. Returns
-        int64 [2]."""
+        """Sum the first output's gradients and hessians over `among`, bool [rows]. Returns int64 [2]."""
         return self._sum(lambda block: np.array(sum_pairs(self.pairs[0][block.only(among).rows]), np.int64))
 
     def count_exponents(self, slopes: HasGradients) -> Int64:
@@ -122,8 +120,7 @@ class Gradients:
         return self._sum(count)
 
     def count_norms(self, reg_lambda: float, among: Mask) -> Int64:
-        """Count the gradient norms of the rows in `among`, bool [rows], by magnitude. Returns int64
-        [sampling.NORM_CELLS]."""
+        """Count gradient norms by magnitude, int64 [sampling.NORM_CELLS], over `among`, bool [rows]."""
 
         def count(block: Block) -> Int64:
             gradients = self._at(self._objective, block, self._weight[block.rows])

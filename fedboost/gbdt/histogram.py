@@ -305,8 +305,7 @@ def keeps_levels(apart: Flags, layout: Layout, feature: int, right: Flags, missi
 
 
 def whole(apart: Flags, layout: Layout, feature: int, bin_: int) -> int:
-    """Return the last value bin of the group that contains the bin `bin_` of a numeric feature. apart: bool
-    [bins]."""
+    """Return the last value bin of the group that contains a numeric feature's bin. apart: bool [bins]."""
     first, count = int(layout.offsets[feature]), int(layout.value_bins[feature])
     behind = np.flatnonzero(apart[first + bin_ + 1 : first + count])
     return bin_ + int(behind[0]) if behind.size else count - 1

@@ -16,16 +16,8 @@ import numpy as np
 
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale
+from fedboost.gbdt.kernels import objectives as kernels
 from fedboost.gbdt.kernels.histogram import LIMB_BITS, LIMBS, LIMBS_FROM, add_limbs, sum_units
-from fedboost.gbdt.kernels.objectives import (
-    exps,
-    log_factorials,
-    log_losses,
-    logs,
-    ndcgs,
-    sigmoids,
-    softmax_losses,
-)
 from fedboost.gbdt.objectives.built_in import AcceleratedFailureTime, PseudoHuber, Ranking
 from fedboost.gbdt.objectives.objective import Objective
 from fedboost.gbdt.objectives.registry import Trials
@@ -147,8 +139,7 @@ def encoded_sum(scale: Scale, values: Float64 | Float32) -> Int64:
 
 
 OF_TRIAL = "/"
-"""Separator between a model's number and the name of its metric, used if several models are trained at once
-(`registry.Trials`)."""
+"""Separator between a model's number and its metric's name, if several are trained (`registry.Trials`)."""
 _OF_ONE = re.compile(rf"^\d+{OF_TRIAL}")
 
 
@@ -174,15 +165,15 @@ def pinball_losses(loss: Objective, margin: Float64, label: Float32) -> Float64:
 
 
 def gamma_deviance_losses(loss: Objective, margin: Float64, label: Float32) -> Float64:
-    share = np.maximum(label * exps(-margin), np.finfo(np.float64).tiny)
-    out: Float64 = 2.0 * (share - logs(share) - 1.0)
+    share = np.maximum(label * kernels.exps(-margin), np.finfo(np.float64).tiny)
+    out: Float64 = 2.0 * (share - kernels.logs(share) - 1.0)
     return out
 
 
 def tweedie_losses(power: float) -> Callable[[Objective, Float64, Float32], Float64]:
     def losses(loss: Objective, margin: Float64, label: Float32) -> Float64:
-        amount = label * exps((1.0 - power) * margin) / (power - 1.0)
-        out: Float64 = amount + exps((2.0 - power) * margin) / (2.0 - power)
+        amount = label * kernels.exps((1.0 - power) * margin) / (power - 1.0)
+        out: Float64 = amount + kernels.exps((2.0 - power) * margin) / (2.0 - power)
         return out
 
     return losses
@@ -216,7 +207,7 @@ CALIBRATION_BINS = 15
 
 def is_positive(margin: Float64, threshold: float) -> Mask:
     """Return whether each row's probability exceeds the threshold: bool [rows]."""
-    return margin > 0.0 if threshold == 0.5 else sigmoids(margin) > threshold
+    return margin > 0.0 if threshold == 0.5 else kernels.sigmoids(margin) > threshold
 
 
 def score_cells(margin: Float64, per_logit: int) -> Int64:
@@ -229,8 +220,7 @@ def score_cells(margin: Float64, per_logit: int) -> Int64:
 
 @dataclass(frozen=True)
 class Error(Metric):
-    """Error rate of a binary classifier: share of rows whose probability is on the wrong side of the
-    threshold."""
+    """Error rate of a binary classifier: share of rows on the wrong side of the probability threshold."""
 
     threshold: float = 0.5
 
@@ -242,8 +232,7 @@ class Error(Metric):
 
 @dataclass(frozen=True)
 class Curve(Metric):
-    """Metric that is computed from the score histograms of both classes, such as the area under the ROC
-    curve."""
+    """Metric from the score histograms of both classes, such as the area under the ROC curve."""
 
     read: Callable[[Float64, Float64], float]
     """Function that computes the metric from the weights of negatives and of positives in each cell, lowest
@@ -325,7 +314,7 @@ class Calibration(Metric):
     def sums(
         self, loss: Objective, margin: Float64, label: Float32, weights: Float32, weight: Scale
     ) -> Int64:
-        probability = sigmoids(margin)
+        probability = kernels.sigmoids(margin)
         bins = np.minimum((probability * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
         out = np.zeros(CALIBRATION_BINS, np.int64)
         np.add.at(out, bins, _scale_of_losses(weight.exponent).encode(weights * (probability - label)))
@@ -372,7 +361,7 @@ class Ndcg(Metric):
     ) -> Int64:
         assert isinstance(loss, Ranking)
         starts, scale = loss.group_starts(label.size), _scale_of_losses(weight.exponent)
-        values = ndcgs(margin, loss.gains(label), starts, self.top or label.size, self.without)
+        values = kernels.ndcgs(margin, loss.gains(label), starts, self.top or label.size, self.without)
         group_weights = weights[starts[:-1]]
         return np.concatenate([encoded_sum(scale, group_weights * values), encoded_sum(scale, group_weights)])
 
@@ -387,7 +376,7 @@ class Ndcg(Metric):
 
 
 METRICS: dict[str, Metric] = {
-    "logloss": BoundedLoss(log_losses),
+    "logloss": BoundedLoss(kernels.log_losses),
     "error": Error(),
     "auc": Curve(roc_area),
     "aucpr": Curve(precision_recall_area),
@@ -399,15 +388,17 @@ METRICS: dict[str, Metric] = {
     "quantile": Mean(pinball_losses),
     "poisson-nloglik": Mean(
         # -log of the probability of a count; for other labels, the gamma function replaces factorials
-        lambda loss, margin, label: exps(margin) - label * margin + log_factorials(label.astype(np.float64)),
+        lambda loss, margin, label: (
+            kernels.exps(margin) - label * margin + kernels.log_factorials(label.astype(np.float64))
+        ),
         signed=True,
     ),
     # -log of the density of a gamma distribution of shape 1
-    "gamma-nloglik": Mean(lambda loss, margin, label: label * exps(-margin) + margin, signed=True),
+    "gamma-nloglik": Mean(lambda loss, margin, label: label * kernels.exps(-margin) + margin, signed=True),
     "gamma-deviance": Mean(gamma_deviance_losses, signed=True),
     "aft-nloglik": Mean(aft_losses, signed=True),
     "interval-regression-accuracy": Mean(within_losses, grows=True),
-    "mlogloss": BoundedLoss(softmax_losses),
+    "mlogloss": BoundedLoss(kernels.softmax_losses),
     "merror": MultiError(),
     "ndcg": Ndcg(),
     "ndcg-": Ndcg(without=0.0),
@@ -442,8 +433,7 @@ def metric_of(name: str) -> Metric:
 
 @lru_cache(maxsize=256)
 def exact_metric_of(name: str) -> Metric:
-    """Like `metric_of`, but means are summed exactly, and curves have finer cells. Raises KeyError if the
-    name is unknown."""
+    """Like `metric_of`, but with exact means and finer curves. Raises KeyError for an unknown name."""
     metric = metric_of(name)
     if isinstance(metric, Curve):
         return replace(metric, per_logit=FINE_CELLS_PER_LOGIT)
@@ -495,16 +485,14 @@ def metrics_for(objective: Objective | type[Objective]) -> list[str]:
 Find = Callable[[str], Metric]
 """Function that returns the metric with a given name: `metric_of` or `exact_metric_of`."""
 TRAIN, VALIDATION = "train", "validation"
-"""Names of the sets of rows on which metrics are computed: the rows that trees are trained on, and the other
-rows."""
+"""Names of the row sets on which metrics are computed: the training rows, and the other rows."""
 OF_PARTY = ":"
 """Separator between a party's name and the name of a set or metric that covers only this party's rows."""
 MIN_ROWS = 10
 """Minimum number of rows in a set whose metrics are published. It equals the default of `min_rows_per_leaf`
 in a site's policy, because the aggregator does not know the policies."""
 DIGITS = 4
-"""Number of significant digits of a published metric. Publishing all digits could reveal exact sums over a
-few rows."""
+"""Significant digits of a published metric. All digits could reveal exact sums over a few rows."""
 
 
 def limit(names: Iterable[str], weight: Scale, find: Find = metric_of) -> int:
@@ -595,8 +583,7 @@ def of_all(row: Mapping[str, float]) -> dict[str, float]:
 
 
 def by_party(row: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """Extract the metrics of individual parties from a round's metrics. Returns party -> metric name ->
-    value."""
+    """Return the metrics of individual parties in a round's metrics: party -> metric name -> value."""
     out: dict[str, dict[str, float]] = {}
     for full_name, value in row.items():
         party, colon, name = full_name.rpartition(OF_PARTY)
@@ -648,8 +635,7 @@ FINE_CELLS = LOGITS * FINE_CELLS_PER_LOGIT
 PROBABILITIES = Scale(exponent=0, bits=32)
 """Scale for sums of probabilities. The resolution is 2**-31 per row."""
 OUTCOMES = ("tn", "fp", "fn", "tp")
-"""Cells of a binary confusion matrix: rows with label 0 predicted as 0 and as 1, then rows with label 1
-predicted as 0 and as 1."""
+"""Cells of a binary confusion matrix: label 0 predicted as 0 and as 1, then label 1 as 0 and as 1."""
 
 
 def edges(threshold: float) -> tuple[float, ...]:
@@ -663,7 +649,7 @@ def bins(threshold: float) -> int:
 def count_bins(margin: Float64, label: Float32, threshold: float) -> Int64:
     """Count rows by bin of the predicted probability. Returns int64 [3 * bins]: rows with label 0, rows with
     label 1, and sums of probabilities. margin: float64 [rows]; label: float32 [rows]."""
-    probability, borders = sigmoids(margin), edges(threshold)
+    probability, borders = kernels.sigmoids(margin), edges(threshold)
     place, at = np.searchsorted(borders, probability, side="left"), borders.index(threshold)
     positive = is_positive(margin, threshold)
     place = np.where(positive, np.maximum(place, at + 1), np.minimum(place, at))
@@ -674,8 +660,7 @@ def count_bins(margin: Float64, label: Float32, threshold: float) -> Int64:
 
 
 def count_cells(margin: Float64, label: Float32) -> Int64:
-    """Count rows by fine cell of the score. Returns int64 [2 * FINE_CELLS]: rows with label 0, then rows with
-    label 1."""
+    """Count rows by fine cell of the score: label 0, then label 1. Returns int64 [2 * FINE_CELLS]."""
     cell = score_cells(margin, FINE_CELLS_PER_LOGIT) + FINE_CELLS * (label > 0.5)
     return np.bincount(cell, minlength=2 * FINE_CELLS).astype(np.int64)
 
@@ -685,7 +670,7 @@ def count_outcomes(margin: Float64, label: Float32, threshold: float) -> Int64:
     margin: float64 [rows]; label: float32 [rows]."""
     outcome = 2 * (label > 0.5) + is_positive(margin, threshold)
     counts = np.bincount(outcome, minlength=len(OUTCOMES))
-    return np.append(counts, PROBABILITIES.encode(sigmoids(margin)).sum()).astype(np.int64)
+    return np.append(counts, PROBABILITIES.encode(kernels.sigmoids(margin)).sum()).astype(np.int64)
 
 
 def count_classes(margin: Float64, label: Float32, classes: int) -> Int64:

@@ -257,8 +257,7 @@ UNBINNED = Bins(
 
 
 class GrowingRows:
-    """Row numbers of the trees that grow in one round, ordered by leaf. There are num_parallel_tree roots per
-    output."""
+    """Row numbers of one round's trees, ordered by leaf. There are num_parallel_tree roots per output."""
 
     def __init__(
         self,
@@ -279,8 +278,7 @@ class GrowingRows:
         self.begin(0)
 
     def begin(self, tree: int) -> None:
-        """Start the trees of a round: sample their rows and put all rows at the roots. tree: number of the
-        round."""
+        """Start the trees of a round: sample their rows, and put all rows at the roots. tree: the round."""
         self._begin(self._sampler.sample(tree))
 
     def begin_on(self, masks: Sequence[Mask]) -> None:

@@ -39,8 +39,7 @@ starting at 2**_MIN_EXPONENT."""
 _MIN_EXPONENT = -64
 _MANTISSA_BITS, _EXPONENT_BIAS, _UNIFORM_BITS = 52, 1023, 53
 _HALVINGS = 30
-"""Number of bisection steps when the threshold is computed. They narrow a range of 2**128 to one part in
-10**7."""
+"""Number of bisection steps for the threshold: a range of 2**128 becomes one part in 10**7."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -80,16 +79,14 @@ def sampled_with(keys: Keys, probabilities: Probabilities, *salt: int | str) -> 
 
 
 def bootstrap_counts(keys: Keys, share: float, *salt: int | str) -> BootstrapCounts:
-    """Draw the number of times that each key occurs in a bootstrap sample: a Poisson-distributed number with
-    mean `share`, limited to MAX_BOOTSTRAP_COUNT. Returns uint8 [N]. keys: uint64 [N]; salt: as in
-    `sampled`."""
+    """Draw how often each key occurs in a bootstrap sample: a Poisson number with mean `share`, at most
+    MAX_BOOTSTRAP_COUNT. Returns uint8 [N]. keys: uint64 [N]; salt: as in `sampled`."""
     return np.searchsorted(_poisson(share), _uniform(keys, *salt), side="right").astype(np.uint8)
 
 
 @cache
 def _poisson(mean: float) -> Float64:
-    """Return P(X <= k) * 2**53 for k = 0, 1, ... MAX_BOOTSTRAP_COUNT - 1, where X is a Poisson variable with
-    this mean."""
+    """Return P(X <= k) * 2**53 for k = 0, 1, ... MAX_BOOTSTRAP_COUNT - 1 and a Poisson variable X."""
     probability, below, out = float(exps(np.array([-mean]))[0]), 0.0, []
     for number in range(MAX_BOOTSTRAP_COUNT):
         below += probability
@@ -187,8 +184,7 @@ class Block:
     starts: Int64 | None = None
 
     def only(self, chosen: Mask) -> "Block":
-        """Return a block with only the chosen rows of this one. chosen: bool [all rows], the same for all
-        rows of a group."""
+        """Return a block of the chosen rows. chosen: bool [all rows], the same for all rows of a group."""
         kept = chosen[self.rows]
         if kept.all():
             return self
@@ -228,8 +224,7 @@ Members = Sequence[Rows] | None
 
 @dataclass(frozen=True)
 class RowSampling:
-    """Row keys and salts that determine the row samples of a training run. Each round and each parallel tree
-    has its own salt."""
+    """Row keys and salts for a training run's row samples. Each round and parallel tree has its own salt."""
 
     keys: Keys
     seed: int
@@ -260,8 +255,7 @@ ALL_ROWS = Sampler(1, slice(0, 1), lambda tree: (None,))
 
 
 def subsample(training: Mask, draws: RowSampling, share: float) -> Sampler:
-    """Return a sampler that draws a share of the training rows without replacement. training: bool [rows],
-    True for training rows."""
+    """Return a sampler that draws a share of the training rows without replacement. training: bool [rows]."""
 
     def sample(tree: int) -> Sequence[Members]:
         keys, salts = draws.keys, draws.salts(tree)

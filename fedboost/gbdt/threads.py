@@ -30,8 +30,7 @@ class Threads:
         self._pool = ThreadPoolExecutor(number - 1) if number > 1 else None
 
     def each(self, work: Callable[[Piece], Result], pieces: Iterable[Piece]) -> list[Result]:
-        """Call work(piece) for every piece, using all threads. Returns the results in the order of the
-        pieces."""
+        """Call work(piece) for every piece on all threads. Returns the results in the order of the pieces."""
         if self._pool is None:
             return [work(piece) for piece in pieces]
         every = list(pieces)

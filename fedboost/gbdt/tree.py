@@ -100,8 +100,7 @@ class SplitRule:
 
     @cached_property
     def scales(self) -> tuple[tuple[float, float], tuple[float, float, float, float]]:
-        """Units per 1.0 of gradients and hessians, and the penalties, in the order in which the kernels take
-        them."""
+        """Units per 1.0 of gradients and hessians, and penalties, in the order of the kernels' arguments."""
         penalties = (
             float(self.reg_lambda),
             float(self.reg_alpha),
@@ -305,8 +304,7 @@ class Tree:
 
     @classmethod
     def of(cls, nodes: npt.NDArray[np.void], bitmaps: Bytes) -> "Tree":
-        """Build a tree from node records (`NODE`). bitmaps: categories of each node, as in `Splits`, or
-        empty."""
+        """Build a tree from node records (`NODE`). bitmaps: categories of each node (`Splits`), or empty."""
         columns = {name: nodes[name].tolist() for name in NODE.names or ()}
         return cls(**columns, categories=_numbers(bitmaps))
 
@@ -369,8 +367,7 @@ class Tree:
 
 _NO_PARENT = 2147483647
 _BEYOND_FLOAT32 = 1e39
-"""Number that stands for infinity, which JSON cannot represent. It becomes infinite when converted to
-float32."""
+"""Stands for infinity, which JSON cannot represent. It becomes infinite as a float32."""
 
 
 def tree_to_json(number: int, tree: Tree, features: int) -> dict[str, Any]:
@@ -411,8 +408,7 @@ def tree_to_json(number: int, tree: Tree, features: int) -> dict[str, Any]:
 
 
 def _shortest(value: float) -> float:
-    """Return the shortest decimal that reads back as the same float32. It is just as exact, but takes half
-    the space in JSON."""
+    """Return the shortest decimal that reads back as the same float32: half the space in JSON."""
     return float(str(np.float32(value))) if math.isfinite(value) else _BEYOND_FLOAT32
 
 

@@ -1,2 +1,1 @@
-"""Holders: the objects that compute a party's answers from its data, whether it has all columns or only
-some."""
+"""Holders compute a party's answers from its data, whether it has all columns or only some."""

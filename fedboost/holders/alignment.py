@@ -67,8 +67,7 @@ NUMBER = np.dtype(f"<i{REPEAT_BYTES}")
 
 
 class RepeatedIds:
-    """Index of the label holder's row ids when an id may occur in several rows. ids: the id of each table
-    row."""
+    """Index of the label holder's row ids when ids may be repeated. ids: the id of each table row."""
 
     def __init__(self, ids: RowIds) -> None:
         numbers: dict[bytes, int] = {}
@@ -81,8 +80,7 @@ class RepeatedIds:
         self._begins = np.cumsum(self.counts) - self.counts
 
     def rows_of(self, ids: Int64) -> Int64:
-        """Return the indices of all rows with these ids, grouped by id: int64 [rows]. ids: indices in
-        `distinct`."""
+        """Return the indices of all rows with these ids, by id: int64 [rows]. ids: indices in `distinct`."""
         counts = self.counts[ids]
         ends = np.cumsum(counts)
         first = np.repeat(self._begins[ids] - ends + counts, counts)
@@ -125,8 +123,7 @@ class Alignment:
         self._takes_all_rows = terms.vertical.takes_all_rows
         self._block = block
         self._ring = tuple(terms.parties.index(party) for party in block.parties)
-        """The block's parties as indices in `terms.parties`, in the order in which lists are passed
-        around."""
+        """The block's parties as indices in `terms.parties`, in the order in which lists are passed on."""
         self._parties = terms.parties
         self._context = terms.digest.encode()
         self._most = terms.vertical.most_ids
@@ -144,8 +141,7 @@ class Alignment:
         self._order = np.argsort(np.frombuffer(stream.digest(8 * len(ids)), np.uint64))
 
     def count(self, query: IdCountQuery) -> Int64:
-        """Return the answer to the query: the number of this party's ids at the party's index, and 0
-        elsewhere."""
+        """Return the answer to the query: the number of ids at this party's index, and 0 elsewhere."""
         counts = np.zeros(query.cells, np.int64)
         counts[self._place] = len(self._ids)
         return counts
@@ -411,8 +407,7 @@ class CommonRows:
             )
 
     def compare(self) -> Exchange:
-        """Compare this party's number of rows with the number that the label holder relays. Raises Refused if
-        they differ."""
+        """Raise Refused if this party's number of rows differs from what the label holder relays."""
         name = self._settings[0]
         _, block = place_of(self._terms, name)
         own, holder = np.array([self.rows], _WHOLE).tobytes(), block.label_holder

@@ -105,8 +105,7 @@ class LabelRows(HorizontalHolder):
 
 
 class FeatureRows(GrowingHolder):
-    """Computes a feature holder's answers from its rows, which have features but no labels. The label holder
-    relays gradients to it."""
+    """A feature holder's answers, from rows without labels and gradients that the label holder relays."""
 
     def __init__(
         self, read: Callable[[], Shard], terms: Terms, nthread: int, name: str, row_sets: int
@@ -115,8 +114,7 @@ class FeatureRows(GrowingHolder):
         shape = self.rows, len(terms.roots), 1
         self.growing = GrowingRows(*shape, ALL_ROWS, self._threads, self._shard.allocate)
         self.gradients: Any = None
-        """Gradients of the growing tree: packed, int64 [roots, rows], or encrypted. None until they are
-        received."""
+        """Gradients of the growing tree: packed, int64 [roots, rows], or encrypted; None until received."""
 
     @property
     def has_gradients(self) -> bool:
@@ -160,8 +158,7 @@ OwnRows = LabelRows | FeatureRows
 def local_rows(
     read: Callable[[Terms], Shard], terms: Terms, name: str, nthread: int, row_sets: int
 ) -> OwnRows:
-    """Read a party's rows, and return them as `LabelRows` or `FeatureRows`. Raises Refused if `read` raises
-    it."""
+    """Read a party's rows as `LabelRows` or `FeatureRows`. Raises Refused if `read` raises it."""
     kind = LabelRows if terms.blocks.has_labels(name) else FeatureRows
     return kind(partial(read, terms), terms, nthread, name, row_sets)
 
@@ -202,8 +199,7 @@ class OwnCuts:
         return quantiles.cut_points()
 
     def count_rows(self, query: QuantileQuery, rows: OwnRows) -> Int64:
-        """Count the rows in each subcell of the party's own columns. Returns int64 [query.cells], with 0 for
-        other columns."""
+        """Count rows by subcell of the party's own columns, int64 [query.cells]; 0 for other columns."""
         grids, out = query.grids, np.zeros(query.cells, np.int64)
         if self._numeric.size:
             own = np.zeros(grids.features, np.bool_)
@@ -232,8 +228,7 @@ class OwnCuts:
         return replace(start, cut_points=replace(told, values=values))
 
     def trees(self, state: BoostingState, rounds: int, rows: OwnRows) -> tuple[Tree, ...]:
-        """Return the finished trees, with thresholds only for this party's columns. rounds: number of rounds
-        to include."""
+        """Return the first `rounds` finished trees, with thresholds only for this party's columns."""
         if state.start is None or not state.rounds:
             return ()
         cuts: list[Float32] = [np.zeros(0, np.float32)] * self._view.features
@@ -272,8 +267,7 @@ class RowSets:
         self._root_of: dict[int, int] = {}
         self._terms = terms
         self._alone = False
-        """True if the tree uses only the label holder's columns. Other parties then do not learn which node
-        each row is in."""
+        """True if the tree uses only the label holder's columns: others do not learn their rows' nodes."""
 
     @property
     def columns(self) -> int:
@@ -334,8 +328,7 @@ class RowSets:
         return -(-self._roots * rows // 8)
 
     def _follow(self, splits: Splits) -> None:
-        """Record the root of each new child node. Raises PeerError if a split refers to a node that does not
-        exist yet."""
+        """Record the root of each new child node. Raises PeerError if a split's node does not exist yet."""
         # Children are added after the loop: the splits of a query are of leaves before it.
         known, root_of = {}, self._root_of
         for node, left in zip(splits.node.tolist(), splits.left.tolist(), strict=True):
@@ -356,8 +349,7 @@ class RowSets:
         return bits.tobytes()
 
     def _split_foreign(self, rows: OwnRows, splits: Splits, slot: int, packed: bytes) -> None:
-        """Move rows to the children of another party's splits, using that party's row set. slot: index of the
-        party in `others`."""
+        """Move rows to the children of another party's splits by its row set. slot: its index in `others`."""
         bits = np.unpackbits(np.frombuffer(packed, np.uint8), count=self._roots * rows.rows)
         #     columns   own features | roots 0, 1, ... of others[0] | roots 0, 1, ... of others[1] | ...
         first = self._own.size + slot * self._roots
@@ -399,8 +391,7 @@ PAIR_BYTES = 8
 
 
 class GradientExchange:
-    """One party's end of the gradient relay: the label holder sends gradients, feature holders receive
-    them."""
+    """A party's end of the gradient relay: the label holder sends gradients, feature holders receive."""
 
     def __init__(self, threads: Threads) -> None:
         self._threads = threads
@@ -539,8 +530,7 @@ DRAWN = "which rows a tree grows on"
 
 
 class BinFloor:
-    """Groups of a party's own bins at the nodes of the growing tree. Each group has at least min_rows_per_bin
-    rows, or none."""
+    """Groups of a party's bins at the nodes of a tree. Each has at least min_rows_per_bin rows, or none."""
 
     def __init__(self, terms: Terms, view: View, block: Block) -> None:
         """Start without a tree. view, block: this party's view and block."""
@@ -668,9 +658,8 @@ class _Family:
 
 
 def _ids_by_bin(bins: Bins, members: Any) -> Int64:
-    """Count the distinct rows in each bin, int64 [bins]. members: row indices, uint32, in increasing order
-    and possibly repeated. Each row is one id, because terms cannot combine min_rows_per_bin with
-    `repeated_ids`."""
+    """Count the distinct rows in each bin, int64 [bins]. members: row indices, uint32, sorted, repeats
+    allowed. A row is one id, because terms cannot combine min_rows_per_bin with `repeated_ids`."""
     out = np.zeros(bins.layout.bins, np.int64)
     count_bins(bins.rows.by_feature, members, bins.layout.offsets, out)
     return out

@@ -42,19 +42,8 @@ from fedboost.gbdt.histogram import STATS, Flags, Layout
 from fedboost.gbdt.reach import Decisions, Structure
 from fedboost.gbdt.sampling import Mask
 from fedboost.gbdt.tree import NO_SPLITS, Splits, Tree
+from fedboost.holders import column_rows
 from fedboost.holders.alignment import Alignment, CommonRows
-from fedboost.holders.column_rows import (
-    BinFloor,
-    FeatureRows,
-    GradientExchange,
-    LabelRows,
-    OwnCuts,
-    OwnRows,
-    RowSets,
-    check_leaf_values,
-    levels,
-    some,
-)
 from fedboost.holders.other_tasks import OTHER_HOLDERS, HolderArguments, TableOf
 from fedboost.holders.shard import BaseHolder, Exchange, Shard, place_of
 from fedboost.holders.whole_rows import HorizontalHolder
@@ -140,8 +129,7 @@ class PredictionHolder(BaseHolder):
         return hmac.digest(key, packing.pack(hashed, model), "sha256")
 
     def answering(self, query: OfTurn) -> Answering:
-        """Return this party's answer, int64 [query.cells], as a generator that exchanges relays with the
-        other parties of its block."""
+        """Return this party's answer, int64 [query.cells], as a generator that exchanges relays."""
         match query:
             case IdCountQuery():
                 return self._alignment.count(query)
@@ -209,8 +197,7 @@ class PredictionHolder(BaseHolder):
         self.prediction = Prediction(margins, self._model.loss.predict(margins), has)
 
     def _batches(self, rows: int) -> list[slice]:
-        """Return the batches of rows whose leaf bits are relayed together. They are the same at all
-        parties."""
+        """Return the batches of rows whose leaf bits are relayed together, the same at all parties."""
         step = rows_of_batch(max(map(self._structure.size, self._structure.parties)))
         return [slice(first, first + step) for first in range(0, rows, step)]
 
@@ -282,15 +269,14 @@ class VerticalHolder(BaseHolder):
         super().__init__(terms, nthread)
         self._name = name
         self._view, self._block = view, block = place_of(terms, name)
-        self._row_sets = RowSets(terms, name)
+        self._row_sets = column_rows.RowSets(terms, name)
         self._common = CommonRows(read, terms, name, secret, nthread, self._row_sets.columns)
-        self._own_cuts = OwnCuts(terms, view)
-        self._gradients = GradientExchange(self._threads)
+        self._own_cuts = column_rows.OwnCuts(terms, view)
+        self._gradients = column_rows.GradientExchange(self._threads)
         self._bins = OwnBins(np.zeros(0, np.int64), 0, 0)
-        self._floor = BinFloor(terms, view, block)
+        self._floor = column_rows.BinFloor(terms, view, block)
         self._finished = 0
-        """Number of rounds whose leaf values have been added to the margins. The constant counts as a
-        round."""
+        """Number of rounds whose leaf values are in the margins. The constant counts as a round."""
         self._is_whole = True
         """True if each row is in the node of the growing tree that `state` implies."""
         self._has_met = True
@@ -305,17 +291,15 @@ class VerticalHolder(BaseHolder):
         return self._common.rows
 
     @property
-    def _own(self) -> OwnRows:
+    def _own(self) -> column_rows.OwnRows:
         return self._common.own
 
     def trees(self, rounds: int) -> tuple[Tree, ...]:
-        """Return this party's view of the finished trees, with thresholds only for its columns. rounds:
-        number of rounds to include."""
+        """Return this party's view of the first `rounds` trees, with thresholds only for its columns."""
         return self._own_cuts.trees(self.state, rounds, self._own)
 
     def go_to(self, state: BoostingState) -> None:
-        """Move to this state. Any data that this requires from other parties is relayed before the next
-        answer."""
+        """Move to this state. Relays that this requires come before the next answer."""
         # The label holder relays again how often ids are repeated, since another party may have lost it.
         repeats = state.places is not None and self._terms.vertical.repeated_ids
         # The flags from one introduction to the next (True: T, False: F):
@@ -370,8 +354,7 @@ class VerticalHolder(BaseHolder):
     # ---- Answers ------------------------------------------------------------------------------------
 
     def answering(self, query: OfTurn) -> Answering:
-        """Return this party's answer, int64 [query.cells], as a generator that exchanges relays with the
-        other parties of its block."""
+        """Return this party's answer, int64 [query.cells], as a generator that exchanges relays."""
         if not self._has_met:
             yield from self._catch_up()
         # If the exchange below is cut off, rows may be split halfway: go_to then starts the tree again.
@@ -421,7 +404,7 @@ class VerticalHolder(BaseHolder):
             raise PeerError(
                 "query-bins", f"the query has {query.bins} bins, but the cut points define {bins}"
             )
-        if alone and isinstance(own, FeatureRows):
+        if alone and isinstance(own, column_rows.FeatureRows):
             return np.zeros(query.cells, np.int64)
         # Gradients are relayed once per tree, and again if a catch-up has restarted the tree, because all
         # parties have then dropped them.
@@ -430,7 +413,7 @@ class VerticalHolder(BaseHolder):
             if not alone:
                 yield from self._share_gradients(query)
         groups = self._floor.groups(query.nodes, splits, own) if self._bins.places.size else None
-        if isinstance(own, FeatureRows) and self._terms.hides_columns:
+        if isinstance(own, column_rows.FeatureRows) and self._terms.hides_columns:
             nodes = [(self._row_sets.root_of(node), own.growing.of(node)) for node in query.nodes]
             report = yield from self._gradients.report(own.gradients, nodes, own.bins, groups)
             # Sums are sent only encrypted: the cells of the answer are 0, except for the marks of groups.
@@ -447,7 +430,7 @@ class VerticalHolder(BaseHolder):
     def _share_gradients(self, query: HistogramQuery) -> Exchange:
         """Exchange the gradients of the growing tree: the label holder relays them to the other parties."""
         own, hidden = self._own, query.hidden(self._terms, self.state)
-        if isinstance(own, LabelRows):
+        if isinstance(own, column_rows.LabelRows):
             yield from self._gradients.send(self._block.feature_holders, own.gradients_of(query), hidden)
             return
         shape = len(self._terms.roots), self.rows
@@ -456,8 +439,8 @@ class VerticalHolder(BaseHolder):
     def _end_round(self, query: EndRoundQuery) -> Int64:
         own, state = self._own, self.state
         # The label holder cannot recompute others' sums, so it checks the leaf values against its rows.
-        if isinstance(own, LabelRows) and self._terms.hides_columns:
-            check_leaf_values(self._terms, own, state.scales, state.splits + query.splits, query)
+        if isinstance(own, column_rows.LabelRows) and self._terms.hides_columns:
+            column_rows.check_leaf_values(self._terms, own, state.scales, state.splits + query.splits, query)
         answer = own.compute(replace(query, splits=NO_SPLITS))
         self._finished = query.tree + 2
         self._row_sets.begin_tree(query.tree + 1)
@@ -524,9 +507,9 @@ class VerticalHolder(BaseHolder):
         other row sets belong to the last level, and were sent only to the label holder. to_all: True if the
         row sets of the last level were also sent to all parties."""
         inner = np.isin(splits.left, splits.node) | np.isin(splits.left + 1, splits.node) | to_all
-        for level in levels(splits):
-            yield from self._row_sets.split(self._own, some(splits, level & inner), to_all=True)
-            yield from self._row_sets.split(self._own, some(splits, level & ~inner), to_all=False)
+        for level in column_rows.levels(splits):
+            yield from self._row_sets.split(self._own, column_rows.some(splits, level & inner), to_all=True)
+            yield from self._row_sets.split(self._own, column_rows.some(splits, level & ~inner), to_all=False)
 
     def _begin_tree(self, tree: int) -> None:
         self._own.begin_tree(tree)

@@ -49,8 +49,7 @@ class TrainingTable:
 
 
 TableOf = Callable[[Terms], TrainingTable | None]
-"""Function that returns the training table of the model in the terms, or None if this site has no record of
-that table."""
+"""Returns the training table of the model in the terms, or None if this site has no record of it."""
 
 
 @dataclass(frozen=True)
@@ -188,8 +187,7 @@ class EvaluationHolder(RowsHolder):
                 raise PeerError("query-task", f"the query ({query.description}) is not part of an evaluation")
 
     def _rows_of(self, column: str, place: int | None) -> Mask:
-        """Return a mask of the rows with one level of a categorical column, or with no declared level if
-        `place` is None."""
+        """Return a mask of the rows with one level of a column, or with none declared if `place` is None."""
         columns = self._terms.columns
         if column in columns.subgroups:
             codes = self._shard.subgroups[[*columns.subgroups].index(column)]
@@ -284,8 +282,7 @@ class SummaryHolder(RowsHolder):
 
 
 def count_ranges(columns: Sequence[Column], terms: Terms, threads: Threads) -> Int64:
-    """Count the rows in each part of each numeric feature's declared range. Returns int64 [features *
-    RANGE_PARTS]."""
+    """Count rows by part of each numeric feature's range. Returns int64 [features * RANGE_PARTS]."""
     ranges = [terms.columns.ranges[name] for name in terms.columns.numeric]
     pieces = zip(columns[: len(ranges)], ranges, strict=True)
     return np.concatenate(threads.each(lambda piece: count_parts(*piece), pieces))
@@ -297,8 +294,7 @@ def _missing(column: Column) -> int:
 
 
 def _by_level(column: Column, levels: int) -> Int64:
-    """Count the rows with a missing value, with each level, and with undeclared levels. Returns int64 [levels
-    + 2]."""
+    """Count rows with a missing value, each level, and undeclared levels. Returns int64 [levels + 2]."""
     out = np.zeros(levels + 2, np.int64)
     for start in range(0, column.size, STRETCH):
         values = column[start : start + STRETCH]

@@ -237,8 +237,7 @@ def place_of(terms: Terms, name: str) -> tuple[View, Block]:
 
 
 class BaseHolder:
-    """Base class of all holders. A holder computes one party's answers in one session, and keeps the
-    session's state."""
+    """Base class of holders. A holder computes a party's answers in one session, and keeps its state."""
 
     def __init__(self, terms: Terms, nthread: int) -> None:
         self.state = INITIAL_STATE
@@ -254,8 +253,7 @@ class BaseHolder:
         self.state = state
 
     def trees(self, rounds: int) -> tuple[Tree, ...]:
-        """Return this party's view of the trees; empty if all parties see the same trees, or if there are
-        none."""
+        """Return this party's view of the trees; empty if all see the same trees, or if there are none."""
         return ()
 
 
@@ -263,8 +261,7 @@ class RowsHolder(BaseHolder, ABC):
     """Base class of holders that compute answers from their own rows, without data from other parties."""
 
     def __init__(self, read: Callable[[], Shard], terms: Terms, nthread: int = 1) -> None:
-        """Read the rows. read: function that returns the rows; called again if feature values are needed
-        after binning."""
+        """Read the rows. read: returns the rows; called again if values are needed after binning."""
         super().__init__(terms, nthread)
         self._read = read
         self._shard = read()
@@ -279,8 +276,7 @@ class RowsHolder(BaseHolder, ABC):
         return self._shard.columns or self._read().columns
 
     def rows_hashed(self, key: bytes) -> bytes:
-        """Return an HMAC of everything that answers depend on, 32 bytes: the rows and the software
-        versions."""
+        """Return an HMAC of all that answers depend on, 32 bytes: the rows and the software versions."""
         return self._shard.hashed(key, self.columns, repr((VERSION, self._terms.objective.package)))
 
     def answering(self, query: OfTurn) -> Answering:
@@ -299,5 +295,4 @@ class RowsHolder(BaseHolder, ABC):
 
     @abstractmethod
     def compute(self, query: Query) -> Int64:
-        """Return the answer to a single query, int64 [query.cells]. Raises PeerError if the query belongs to
-        another task."""
+        """Return the answer to a query, int64 [query.cells]. Raises PeerError for another task's query."""

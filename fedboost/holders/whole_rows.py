@@ -108,8 +108,7 @@ class OwnHistograms:
         return np.stack([self.of(node, limit)[:cells] for node in query.nodes])
 
     def elected(self, query: HistogramQuery) -> Int64:
-        """Return the histograms of each node's elected features after the query's splits, or of all features
-        at the root."""
+        """Return histograms after the query's splits: of each node's elected features, or all at the root."""
         layout, parts = self._bins.layout, []
         everything = [Elected(layout.features, layout.bins)] * len(query.nodes)
         for node, elected in zip(query.nodes, query.elected or everything, strict=True):
@@ -155,8 +154,7 @@ class LevelColumns:
     """Target-mean columns of a party, which come after the numeric features."""
 
     def __init__(self, shard: Shard, terms: Terms, trained: Mask) -> None:
-        """Divide the training rows into folds, if the terms need folds. trained: bool [rows], True for
-        training rows."""
+        """Divide the training rows into folds, if the terms need folds. trained: bool [rows]."""
         self._slots = [*slots_of(terms).values()]
         self._first = len(terms.columns.numeric)
         self._weight = shard.weight
@@ -232,8 +230,7 @@ class GrowingHolder(RowsHolder):
     """Binned columns, followed by the row-set columns (other parties' splits, one bit per row)."""
 
     def __init__(self, read: Callable[[], Shard], terms: Terms, nthread: int, sets: int) -> None:
-        """Read the rows. sets: number of row-set columns (other parties' splits), see
-        `CutPoints.bin_rows`."""
+        """Read the rows. sets: number of row-set columns (other parties' splits; `CutPoints.bin_rows`)."""
         super().__init__(read, terms, nthread)
         self._relayed = sets
 
@@ -284,8 +281,7 @@ class HorizontalHolder(GrowingHolder):
         name: str = "",
         sets: int = 0,
     ) -> None:
-        """Read the rows, and set their initial margins. name: name of this party in the terms; sets: see
-        `GrowingHolder`."""
+        """Read the rows, and set their initial margins. name: of this party; sets: see `GrowingHolder`."""
         super().__init__(read, terms, nthread, sets)
         self._name = name
         shard, threads = self._shard, self._threads
@@ -459,8 +455,7 @@ class HorizontalHolder(GrowingHolder):
         self._own = OwnHistograms(self.growing, bins, self._gradients.pairs)
 
     def _grow(self, query: TreeQuery) -> None:
-        """Apply the splits of a query about the growing tree. If the query is for the root, compute the
-        gradients first."""
+        """Apply the splits of a query about the growing tree. At the root, compute the gradients first."""
         if not self.has_gradients:
             self._quantise(query)
         self.growing.apply(query.splits, self.bins)

@@ -47,8 +47,7 @@ NAME_BYTES = 16
 
 
 class PlainSealer(Sealer):
-    """Packs a party's integers into cells without hiding them. sparsely: if True, zeros may be omitted to
-    shorten the message."""
+    """Packs a party's integers into cells without hiding them. sparsely: True to be able to omit zeros."""
 
     unexpected_help = "the aggregator asked this party to help open a sum, but protection plain needs no help"
 
@@ -147,8 +146,7 @@ class OneLegSealer(_MaskingSealer):
 
 
 class OneLegOpener(Opener):
-    """Adds masked chunks to a running sum at the aggregator. The masks cancel once all parties' chunks are
-    added."""
+    """Adds masked chunks to a running sum at the aggregator. The masks cancel once all are added."""
 
     unexpected_note = "it sent a note with its report, but masks in one leg have no notes"
     unexpected_help = "it sent an answer that was not requested: masks in one leg need no help to open a sum"
@@ -164,8 +162,7 @@ class OneLegOpener(Opener):
         pairwise.add(self._sum, self._tag, number, cells)
 
     def open(self) -> Int64:
-        """Return the sum. All parties' chunks must have been added. Raises SessionFailed if the masks did not
-        cancel."""
+        """Return the sum, after all parties' chunks. Raises SessionFailed if the masks did not cancel."""
         return pairwise.checked_sum(self._sum, self._tag)
 
 
@@ -173,8 +170,7 @@ class OneLegOpener(Opener):
 
 
 COMMIT, RECOVER = b"commit", b"recover"
-"""The two kinds of request to a party: to disclose its own self mask, or to disclose its shares of lost
-parties' self masks."""
+"""Requests to a party: to disclose its own self mask, or its shares of lost parties' self masks."""
 NONCE = bytes(12)
 """The AES-GCM nonce. It can be constant, because each key encrypts only one share."""
 SEALED_SHARE = pairwise.SHARE_BYTES + 16

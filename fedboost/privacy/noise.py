@@ -1,5 +1,4 @@
-"""Differential privacy: discrete Gaussian noise for sums, the privacy loss of noisy sums, and noise on
-labels."""
+"""Differential privacy: discrete Gaussian noise for sums, its privacy loss, and noise on labels."""
 
 import hmac
 import math
@@ -26,8 +25,7 @@ from fedboost.privacy import kernels, packing
 
 
 MAX_SIGMA = 1 << 52
-"""Maximum standard deviation. 63 bits then span 2**11 standard deviations, so no practical sum exceeds 64
-bits."""
+"""Maximum standard deviation. 63 bits then span 2**11 standard deviations, so sums stay below 64 bits."""
 _WORDS = 48
 """Number of random words reserved for each number to draw. More words are drawn if these do not suffice."""
 _MAX_WORDS = 1 << 20
@@ -69,8 +67,7 @@ TOLERANCE = 1e-12
 
 
 def delta_of(epsilon: float, mu: float) -> float:
-    """Return the smallest delta for which mu-Gaussian differential privacy implies (epsilon,
-    delta)-differential privacy."""
+    """Return the smallest delta for which mu-Gaussian implies (epsilon, delta)-differential privacy."""
     if mu == 0.0:
         return 0.0
     first = _normal(mu / 2.0 - epsilon / mu)
@@ -88,17 +85,15 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 
 def mu_of(epsilon: float, delta: float) -> float:
-    """Return the largest mu for which mu-Gaussian differential privacy implies (epsilon, delta)-differential
-    privacy. Raises ValueError unless epsilon is above 0 and finite, and delta is between 0 and 1, both
-    exclusive."""
+    """Return the largest mu for which mu-Gaussian implies (epsilon, delta)-differential privacy. Raises
+    ValueError unless epsilon is above 0 and finite, and delta is strictly between 0 and 1."""
     _check(epsilon, delta)
     return 1.0 / _first(lambda inverse: delta_of(epsilon, 1.0 / inverse) <= delta)
 
 
 def zcdp_epsilon(cost: float, delta: float) -> float:
     """Return the epsilon that zero-concentrated differential privacy with rho = cost / 2 implies at this
-    delta. It is also valid for discrete noise. Raises ValueError unless delta is between 0 and 1, both
-    exclusive."""
+    delta, also for discrete noise. Raises ValueError unless delta is strictly between 0 and 1."""
     _check(1.0, delta)
     rho = cost / 2.0
     if rho == 0.0:
@@ -122,8 +117,7 @@ def _check(epsilon: float, delta: float) -> None:
 
 
 def _first(holds: Callable[[float], bool]) -> float:
-    """Return the smallest positive number at which a condition starts to hold, by bisection. The result is
-    rounded up."""
+    """Return, rounded up, the smallest positive number at which a condition starts to hold (bisection)."""
     high = 1.0
     while not holds(high):
         high *= 2.0
@@ -164,8 +158,7 @@ def _log_normal(x: float) -> float:
 
 _WORD = 8
 _DOUBLE = 2.0**-50
-"""Upper bound on the rounding error of a double. It is subtracted from the probability that a label is
-kept."""
+"""Upper bound on a double's rounding error, subtracted from the probability that a label is kept."""
 
 
 def randomise_labels(

@@ -16,8 +16,7 @@ from fedboost.fixedpoint import Int64
 from fedboost.privacy import kernels
 
 RandomBytes = Callable[[int], bytes]
-"""Function that returns the given number of random bytes from the operating system's cryptographic
-generator."""
+"""Returns the given number of random bytes from the operating system's cryptographic generator."""
 LENGTH_BYTES, _SHORT = 4, 256
 _LENGTHS = tuple(size.to_bytes(LENGTH_BYTES) for size in range(_SHORT))
 """Encoded lengths of short fields."""
@@ -113,8 +112,7 @@ class Chunk:
         kernels.subtract(total, self._read(packed), self._pieces)
 
     def packed(self, total: Words) -> bytes:
-        """Pack the words of this chunk, uint64 [cells], into the bytes to send. Only the low bits of each
-        word are kept."""
+        """Pack the low bits of each word of this chunk, uint64 [cells], into the bytes to send."""
         out = np.empty(self._words, np.uint64)
         kernels.pack(total, out, self._pieces)
         return out.tobytes()
@@ -244,8 +242,7 @@ class Block:
 
 
 class Layout:
-    """The positions of cells in rows of `row_bytes` bytes. Each slot has room for the sum over `parties`
-    parties."""
+    """Positions of cells in rows of `row_bytes` bytes. Each slot has room for a sum over `parties`."""
 
     def __init__(self, pieces: Int64, parties: int, row_bytes: int) -> None:
         """pieces: int64 [P, 2], number of cells and bits per cell (1 to 64) of each piece."""

@@ -38,8 +38,7 @@ MIN_KEY_BITS = 2048
 MAX_KEY_BITS = 8192
 """Maximum key size in bits. Larger keys only take more time, so no honest peer sends one."""
 POOL = 2048
-"""Number of powers computed in advance. With 2048-bit keys, they take 1 MB and suffice for 86,000 cells of 46
-bits."""
+"""Number of powers computed in advance. For 2048-bit keys: 1 MB, enough for 86,000 cells of 46 bits."""
 FACTOR_BITS = 16
 """A valid key has no prime factor below 2**FACTOR_BITS."""
 SMALL_PRIMES = gmpy2.primorial(1 << FACTOR_BITS)
@@ -121,8 +120,7 @@ class PaillierPublic:
         return int(self.n).to_bytes(self.bytes)
 
     def cipher(self, chunk: Chunk, parties: int) -> "PaillierCipher":
-        """Return an object that encrypts a chunk's cells. The plaintexts have room for the sum over this many
-        parties."""
+        """Return an object that encrypts a chunk's cells, with room for the sum over this many parties."""
         return PaillierCipher(self, Layout(chunk.pieces, parties, (self.n.bit_length() - 1) // 8))
 
     def read(self, sealed: bytes, rows: int) -> list[Any]:
@@ -150,8 +148,7 @@ class PaillierPublic:
         self.pool()
 
     def pool(self) -> "Pool":
-        """Return this process's pool of powers. After a fork, a new pool is created, so that no power is used
-        twice."""
+        """Return this process's pool of powers. After a fork it is new: no power is used twice."""
         with self._lock:
             if self._pool is None or not self._pool.alive:
                 self._pool = Pool(self.n, POOL)
@@ -204,8 +201,7 @@ class Pool:
 
     @property
     def alive(self) -> bool:
-        """True if the pool's thread is running in this process. After a fork, it is not running in the child
-        process."""
+        """True if the pool's thread runs in this process. In a forked child process, it does not."""
         return self._thread.is_alive()
 
     def __len__(self) -> int:
@@ -229,8 +225,7 @@ class Pool:
 
 
 class _Stock:
-    """State shared by a pool and its thread. It does not reference the pool, so the pool can be deleted while
-    the thread runs."""
+    """State shared by a pool and its thread, without a reference to the pool, so that it can be deleted."""
 
     def __init__(self, n: Any, max_ready: int) -> None:
         self._n = n
@@ -279,8 +274,7 @@ class PaillierCipher:
         self._layout = layout
 
     def encrypt(self, words: Words) -> bytes:
-        """Pack cells below 2**bits, uint64 [cells], into rows and encrypt each row. Returns the encoded
-        ciphertexts."""
+        """Pack cells below 2**bits, uint64 [cells], into rows, and encrypt and encode each row."""
         rows = self._layout.pack(words)
         return self._public.written(
             self._encrypted([mpz.from_bytes(row.tobytes(), "little") for row in rows])
@@ -331,8 +325,7 @@ def unit(n: Any, draw: RandomBytes) -> Any:
 
 
 def split(data: bytes, size: int, rows: int) -> list[Any]:
-    """Decode `rows` numbers of `size` bytes, least significant byte first. Raises PeerError if the total
-    length is wrong."""
+    """Decode `rows` little-endian numbers of `size` bytes. Raises PeerError for a wrong total length."""
     if len(data) != rows * size:
         raise PeerError(
             "numbers-length", f"received {len(data)} bytes instead of {rows} numbers of {size} bytes each"
@@ -388,7 +381,6 @@ def _residues(numbers: list[Any], prime: Any, h: Any) -> list[Any]:
 
 
 def _roots(numbers: list[Any], n: Any, prime: Any) -> list[Any]:
-    """Return the n-th roots modulo a prime. Powers are computed in constant time, because the exponent is
-    secret."""
+    """Return the n-th roots modulo a prime, in constant time, because the exponent is secret."""
     exponent = gmpy2.invert(n, prime - 1)
     return [gmpy2.powmod_sec(number % prime, exponent, prime) for number in numbers]

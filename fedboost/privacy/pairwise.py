@@ -219,8 +219,7 @@ def with_checks(values: Int64, tag: Tag) -> Words:
 
 
 def add(total: Words, tag: Tag, number: int, packed: bytes) -> None:
-    """Add a masked chunk to a running sum with check cells. Raises PeerError if the chunk's number or length
-    is wrong."""
+    """Add a masked chunk to a running sum with check cells. Raises PeerError for a wrong number or length."""
     tag.chunk(number)
     checked = tag.checked[number]
     checked.add(checked.of(total), packed)
@@ -256,8 +255,7 @@ MIN_GROUP_PARTIES = 3
 other party's vector."""
 
 MAX_GROUP_PARTIES = 100
-"""Maximum number of parties if every pair shares a key and a mask. The work grows with the number of
-pairs."""
+"""Maximum number of parties if every pair shares a key and a mask: the work grows with the pairs."""
 
 
 @dataclass(frozen=True)
@@ -301,8 +299,7 @@ class Group:
 
     @property
     def min_signers(self) -> int:
-        """Minimum number of parties that must sign a model. Two different models cannot both have that many
-        signatures."""
+        """Minimum number of parties that sign a model. Two different models cannot both have that many."""
         return max(self.majority, min(MIN_GROUP_PARTIES, len(self.members)))
 
     def peers(self, me: str, session: bytes, every_pair: bool) -> tuple[str, ...]:
@@ -388,8 +385,7 @@ class AggregatorSetup:
 
 
 class Handshake:
-    """A party's key pair for one attempt. The private key is kept in memory only until the pair keys are
-    derived."""
+    """A party's key pair for one attempt. The private key is kept until the pair keys are derived."""
 
     def __init__(self, draw: RandomBytes) -> None:
         self._private: X25519PrivateKey | None = X25519PrivateKey.from_private_bytes(draw(KEY_BYTES))
@@ -557,8 +553,7 @@ class PairMasks:
         self.tag, self.ctx = tag, context(self._way, self._session, self._group, tag)
 
     def masks(self, tag: Tag) -> list[tuple[Stream, bool]]:
-        """Return each mask of the current tag with a flag: True if the mask is added, False if it is
-        subtracted."""
+        """Return each mask of the current tag, and whether it is added (True) or subtracted (False)."""
         streams = []
         for peer in sorted(self._keys.keys() & tag.roster):
             low, high = sorted((self._me, peer))
@@ -572,8 +567,7 @@ class PairMasks:
         return derive(self._keys[peer], what, self.ctx, *(name.encode() for name in names))
 
     def replace_keys(self) -> None:
-        """Replace every key with the output of a one-way function of the key, so that someone who later reads
-        this party's memory cannot unmask earlier vectors."""
+        """Derive a key for one use within the current tag from a peer's shared key. what, names: the use."""
         # The keys of one pair. Each arrow is one way, so an intruder with k_2 has neither k_1 nor the first
         # masks:
         #

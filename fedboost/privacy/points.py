@@ -33,8 +33,7 @@ from fedboost.privacy.packing import number, pack
 
 
 def euler(value: int, prime: int) -> int:
-    """Return 1 if the value is a nonzero square modulo the prime, and another number otherwise (Euler's
-    criterion)."""
+    """Return 1 if the value is a nonzero square modulo the prime, else another number (Euler's criterion)."""
     return pow(value, prime // 2, prime)
 
 
@@ -98,8 +97,7 @@ def multiply(points: bytes, secret: bytes, what: str = "a list of points") -> by
 
 
 def check_points(points: bytes, count: int, sender: str) -> None:
-    """Raise PeerError, naming `sender`, unless the list has `count` distinct, nonzero points below the
-    prime."""
+    """Raise PeerError, naming `sender`, unless these are `count` distinct nonzero points below the prime."""
     what = list_of(sender)
     _check_whole(points, what)
     words = np.frombuffer(points, "<u8").reshape(-1, POINT_BYTES // 8)

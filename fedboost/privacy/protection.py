@@ -101,8 +101,7 @@ class Sealer(ABC):
 
     @property
     def ctx(self) -> bytes:
-        """The context of the last sealed vector: 32 bytes, or empty if the protection does not use
-        contexts."""
+        """The context of the last sealed vector: 32 bytes, or empty if contexts are not used."""
         return b""
 
     @abstractmethod
@@ -120,8 +119,7 @@ class Sealer(ABC):
 
 
 class Opener(ABC):
-    """The aggregator's end of a protection, one object per turn. It adds sealed vectors and opens their
-    sum."""
+    """The aggregator's end of a protection in one turn. It adds sealed vectors and opens their sum."""
 
     unexpected_note = "it sent a note with its report, but the protection has no notes"
     unexpected_help = "it sent an answer that was not requested"

@@ -9,25 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedboost.errors import ConfigError, PeerError, quoted
-from fedboost.privacy import packing
-from fedboost.privacy.ends import (
-    EncryptedOpener,
-    EncryptedSealer,
-    OneLegOpener,
-    OneLegSealer,
-    PlainOpener,
-    PlainSealer,
-    TwoLegOpener,
-    TwoLegSealer,
-)
-from fedboost.privacy.pairwise import (
-    MAX_GRAPH_PARTIES,
-    MAX_GROUP_PARTIES,
-    MIN_GROUP_PARTIES,
-    AggregatorSetup,
-    Group,
-    PartySetup,
-)
+from fedboost.privacy import ends, packing, pairwise
 from fedboost.privacy.protection import Opener, Sealer, Tag
 
 if TYPE_CHECKING:
@@ -67,16 +49,16 @@ class Protection:
     name: str
     hides: bool
     aggregator_observes: str
-    sealer: Callable[[PartySetup], Sealer]
-    opener: Callable[[Tag, AggregatorSetup], Opener]
+    sealer: Callable[[pairwise.PartySetup], Sealer]
+    opener: Callable[[Tag, pairwise.AggregatorSetup], Opener]
     min_parties: int = 1
     max_parties: int | None = None
     max_shrinking: int | None = None
     max_cells: int | None = None
     sealed_size: Callable[[Tag], int] | None = None
     may_shrink: bool = True
-    min_roster: Callable[[Group], int] = lambda group: 1
-    min_signers: Callable[[Group], int] = lambda group: 0
+    min_roster: Callable[[pairwise.Group], int] = lambda group: 1
+    min_signers: Callable[[pairwise.Group], int] = lambda group: 0
     scheme: "Callable[[], Paillier] | None" = None
     may_be_vertical: bool = False
     by_columns: "Protection | None" = None
@@ -171,13 +153,13 @@ def _paillier() -> "Paillier":
     return Paillier()
 
 
-def _columns_sealer(setup: PartySetup) -> Sealer:
+def _columns_sealer(setup: pairwise.PartySetup) -> Sealer:
     from fedboost.privacy.rowsums.ends import ColumnsSealer
 
     return ColumnsSealer(setup)
 
 
-def _columns_opener(tag: Tag, setup: AggregatorSetup) -> Opener:
+def _columns_opener(tag: Tag, setup: pairwise.AggregatorSetup) -> Opener:
     from fedboost.privacy.rowsums.ends import ColumnsOpener
 
     return ColumnsOpener(tag, setup)
@@ -200,19 +182,19 @@ _ROWS = (
         "plain",
         hides=False,
         aggregator_observes="this site's own numbers, before they are added to the others'",
-        sealer=lambda setup: PlainSealer(setup.sparse),
-        opener=lambda tag, setup: PlainOpener(tag),
+        sealer=lambda setup: ends.PlainSealer(setup.sparse),
+        opener=lambda tag, setup: ends.PlainOpener(tag),
         may_be_vertical=True,
     ),
     Protection(
         "masked",
         hides=True,
         aggregator_observes=_SUMS,
-        sealer=lambda setup: (TwoLegSealer if setup.shrinks else OneLegSealer)(setup),
-        opener=lambda tag, setup: (TwoLegOpener if setup.shrinks else OneLegOpener)(tag, setup),
-        min_parties=MIN_GROUP_PARTIES,
-        max_parties=MAX_GRAPH_PARTIES,
-        max_shrinking=MAX_GROUP_PARTIES,
+        sealer=lambda setup: (ends.TwoLegSealer if setup.shrinks else ends.OneLegSealer)(setup),
+        opener=lambda tag, setup: (ends.TwoLegOpener if setup.shrinks else ends.OneLegOpener)(tag, setup),
+        min_parties=pairwise.MIN_GROUP_PARTIES,
+        max_parties=pairwise.MAX_GRAPH_PARTIES,
+        max_shrinking=pairwise.MAX_GROUP_PARTIES,
         sealed_size=lambda tag: sum(chunk.size for chunk in tag.checked),
         min_roster=lambda group: group.min_roster,
         min_signers=lambda group: group.min_signers,
@@ -221,10 +203,10 @@ _ROWS = (
         "paillier",
         hides=True,
         aggregator_observes=f"{_SUMS}, even with the key holder's help",
-        sealer=EncryptedSealer,
-        opener=EncryptedOpener,
-        min_parties=MIN_GROUP_PARTIES,
-        max_parties=MAX_GROUP_PARTIES,
+        sealer=ends.EncryptedSealer,
+        opener=ends.EncryptedOpener,
+        min_parties=pairwise.MIN_GROUP_PARTIES,
+        max_parties=pairwise.MAX_GROUP_PARTIES,
         max_cells=MAX_ENCRYPTED_CELLS,
         may_shrink=False,  # no self mask keeps the sums over two rosters of one turn apart
         min_roster=lambda group: len(group.members),

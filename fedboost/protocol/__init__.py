@@ -1,2 +1,1 @@
-"""Protocol of a session: queries, messages, and its two ends. This package uses neither sockets nor
-clocks."""
+"""Protocol of a session: queries, messages, and its two ends, without sockets and clocks."""

@@ -32,8 +32,7 @@ from fedboost.terms.hiding import Release
 from fedboost.terms.terms import Terms
 
 MAX_CELLS = 1 << 27
-"""Maximum number of integers in an answer. They take 1 GiB at a party, far more than is needed in
-practice."""
+"""Maximum number of integers in an answer: 1 GiB at a party, far more than is needed in practice."""
 
 
 def out_of_bounds(what: str) -> PeerError:
@@ -141,8 +140,7 @@ class Query:
 
     @property
     def stage(self) -> int:
-        """Rank of the query in a session: 2 * tree while the tree grows, and 2 * tree + 1 for the query that
-        ends the tree."""
+        """Rank of the query in a session: 2 * tree while the tree grows, 2 * tree + 1 when it ends."""
         return 2 * self.tree + self.ends_tree
 
     def fits(self, answer: Int64) -> bool:
@@ -150,18 +148,15 @@ class Query:
         return True
 
     def to_cells(self, answer: Int64) -> Int64:
-        """Convert an answer to the integers that are sealed (masked or encrypted), one per cell of
-        `segments`."""
+        """Convert an answer to the integers to seal (mask or encrypt), one per cell of `segments`."""
         return answer
 
     def from_cells(self, total: Int64) -> Int64:
-        """Convert the sum of all parties' sealed cells back to the sum of their answers. Returns int64
-        [cells]."""
+        """Convert the sum of sealed cells back to the sum of the answers. Returns int64 [cells]."""
         return total
 
     def relayed_bytes(self, terms: Terms) -> int:
-        """Return the maximum number of bytes that a party relays to others before it answers, excluding
-        relays about trees."""
+        """Return the maximum bytes that a party relays before it answers, without relays about trees."""
         return 0
 
     def metrics_of(self, total: Int64) -> tuple[dict[str, float], dict[str, float]]:
@@ -170,8 +165,7 @@ class Query:
         return {}, {}
 
     def hidden(self, terms: Terms, state: Any) -> HiddenSums | None:
-        """Return the sums that some parties report in encrypted form if the query is sent in this state, or
-        None if there are none."""
+        """Return the sums that parties report encrypted if the query is sent in this state, or None."""
         return None
 
 
@@ -236,15 +230,13 @@ class TrainingState(Protocol):
 
     @property
     def moved(self) -> bool:
-        """True if the last finished tree changed the margin of every row, and its leaf values are not all
-        equal."""
+        """True if the last finished tree moved every row's margin, and its leaf values are not all equal."""
 
     def after(self, query: Any) -> Self:
         """Return the state after the query has been answered."""
 
     def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> Self:
-        """Return the party's view of the state. publicly: if true, return the view that all parties of this
-        party's block share."""
+        """Return the party's view of the state. publicly: the view that all parties of its block share."""
 
     def check(self, terms: Terms) -> None:
         """Raise Refused if no training run under these terms can be in this state."""
@@ -263,8 +255,7 @@ class TrainingState(Protocol):
         """Return True if a party named in the terms may be missing from the roster of this query."""
 
     def structure(self, rounds: int, terms: Terms) -> bytes:
-        """Return a hash of the model after this number of rounds. It covers everything that affects
-        predictions."""
+        """Return a hash of all that affects predictions of the model after this number of rounds."""
 
     def to_record(self) -> list[Any]:
         """Return the growing tree as JSON values for the journal."""
@@ -274,8 +265,7 @@ class TrainingState(Protocol):
         the record is malformed."""
 
     def check_grown(self, terms: Terms, tree: Tree, last: Splits) -> None:
-        """Raise Refused unless the growing tree, after the further splits in `last`, has the same size as
-        `tree`."""
+        """Raise Refused unless the growing tree, after the splits in `last`, has the same size as `tree`."""
 
 
 @dataclass(frozen=True)
@@ -319,17 +309,15 @@ class Keys:
 
 @dataclass(frozen=True)
 class Answered:
-    """A holder's answer. values: int64 [query.cells]; encrypted: encrypted sums that are sent with the
-    values, if any."""
+    """A holder's answer. values: int64 [query.cells]; encrypted: encrypted sums sent with them, if any."""
 
     values: Int64
     encrypted: bytes = b""
 
 
 Answering = Generator[Send | Receive | NeedKeys, Any, Int64 | Answered]
-"""Generator that computes an answer. It yields `Send` to relay bytes, `Receive` to receive bytes, and
-`NeedKeys` to receive keys. It returns the integers. Bytes from one sender arrive in the order in which they
-were sent."""
+"""Generator that computes an answer. It yields `Send` to relay bytes, `Receive` to receive bytes (in the
+order in which a sender sent them), and `NeedKeys` to receive keys. It returns the integers."""
 
 
 @dataclass(frozen=True)
@@ -376,8 +364,7 @@ class Holder(Protocol):
 
 
 class EmptyHolder:
-    """Holder for a key holder that has no rows. It follows the training state and answers every query with
-    zeros."""
+    """Holder for a key holder without rows. It follows the state and answers every query with zeros."""
 
     rows = 0
     table = None
@@ -429,8 +416,7 @@ TrainingStopped after the last round if training is to stop early."""
 
 
 MAX_GROUPS = 3
-"""Maximum number of distinct groups that are checked together; with more, there would be too many
-combinations."""
+"""Maximum number of distinct groups checked together; more would be too many combinations."""
 
 
 def smallest_revealed_set(groups: Iterable[frozenset[str]], colluding: int) -> frozenset[str]:
@@ -480,8 +466,7 @@ def pieces(values: Int64, sizes: Sequence[int]) -> list[Int64]:
 
 @dataclass(frozen=True)
 class Several(Query):
-    """Several queries that share a turn and are answered, in order, with one vector. Properties and methods
-    are as in `Query`."""
+    """Several queries that share a turn and are answered, in order, with one vector; see `Query`."""
 
     parts: tuple[Query, ...]
 
@@ -572,8 +557,7 @@ class Several(Query):
         return sum([part.relayed_bytes(terms) for part in self.parts])
 
     def bytes_needed(self, parties: int) -> int:
-        """Return the maximum memory, in bytes, that the aggregator needs between sending this query and
-        sending the next."""
+        """Return the maximum bytes that the aggregator needs between sending this query and the next."""
         parts: Any = self.parts
         return sum(part.bytes_needed(parties) for part in parts)
 
@@ -584,8 +568,7 @@ class Several(Query):
         )
 
     def hidden(self, terms: Terms, state: Any) -> HiddenSums | None:
-        """Return the encrypted sums of the only query that has any. Their cell numbers refer to the whole
-        answer."""
+        """Return the encrypted sums of the only query with any. Cell numbers are those of the answer."""
         if not terms.hides_columns:
             return None
         begin, found = 0, None

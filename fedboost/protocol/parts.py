@@ -52,8 +52,7 @@ def digest_of(booster: Booster, salt: bytes) -> bytes:
 
 
 def model_id(session: str, terms: Terms, structure: bytes) -> str:
-    """Return the id, in hex, of a model whose parts the parties keep. structure: hash of the model in the
-    public view."""
+    """Return the id, in hex, of a model that is kept in parts. structure: hash of its public view."""
     content = packing.pack(session.encode(), terms.digest.encode(), structure)
     return hashlib.sha256(b"fedboost/1/model" + content).hexdigest()
 
@@ -130,8 +129,7 @@ def _with_numbers(trees: tuple[Tree, ...], numbers: bytes, constant: int) -> tup
 
 
 def _check_constant(terms: Terms, score: float, first: Sequence[float], constant: Sequence[float]) -> None:
-    """Raise PeerError if the base score or the leaf values of the initial constant differ from those received
-    before."""
+    """Raise PeerError if the base score or the constant's leaf values differ from those received before."""
     loss = terms.objective.loss
     try:
         margin = loss.margin(score)
@@ -176,8 +174,7 @@ def _numeric(terms: Terms, party: str) -> set[int]:
 
 
 class Thresholds:
-    """Collects the thresholds that parties send at the end. booster: the model with bin numbers in place of
-    thresholds."""
+    """Collects the thresholds that parties send at the end. booster: the model, with bin numbers instead."""
 
     def __init__(self, terms: Terms, booster: Booster) -> None:
         self._terms = terms
@@ -185,13 +182,11 @@ class Thresholds:
         self._given: dict[str, list[float]] = {}
 
     def lacks(self, party: str) -> bool:
-        """Return True if this party still has to send thresholds. None are needed if parties keep model
-        parts."""
+        """Return whether this party still has to send thresholds. Parties that keep parts send none."""
         return party not in self._given and bool(self._places(party))
 
     def take(self, party: str, thresholds: bytes) -> None:
-        """Check and store a party's thresholds. Raises PeerError if they cannot belong to the party's
-        splits."""
+        """Check and store a party's thresholds. Raises PeerError if they cannot belong to its splits."""
         places, size = self._places(party), _FLOAT32.itemsize
         if len(thresholds) != size * len(places):
             raise PeerError(

@@ -89,8 +89,7 @@ class Ends:
         return seal(send.content, self.me, keys, self._context(ask, number, send.kind), self.draw)
 
     def open(self, sealed: bytes, receive: Receive, ask: Ask, number: int) -> bytes:
-        """Decrypt relayed bytes. Raises PeerError if they are not authentic or do not have the expected
-        size."""
+        """Decrypt relayed bytes. Raises PeerError if they are not authentic or have an unexpected size."""
         sender = receive.sender
         context = self._context(ask, number, receive.kind)
         content = open_sealed(sealed, sender, self.me, self.keys[sender], context)
@@ -108,8 +107,7 @@ class Ends:
 
 
 class Order:
-    """Checks the order and size of the relays that one sender sends in a turn. of: text that names the sender
-    in error messages."""
+    """Checks the order and size of one sender's relays in a turn. of: names the sender in messages."""
 
     def __init__(self, of: str = "") -> None:
         self.size = 0
@@ -152,8 +150,7 @@ class Order:
 
 
 class PendingAnswer:
-    """A party's unfinished answer to a query: what the party has relayed, and what others have relayed to
-    it."""
+    """A party's unfinished answer to a query: what it has relayed, and what was relayed to it."""
 
     def __init__(
         self,
@@ -183,8 +180,7 @@ class PendingAnswer:
         self._ends = ends
         self._most = most
         self._checked = 0
-        """Number of relays checked so far, counting only relays that must be the same if the query is
-        repeated."""
+        """Number of relays checked so far, of those that must be the same if the query is repeated."""
         self._waits: Receive | None = None
         self._is_new = True
         self._sent = 0

@@ -290,8 +290,7 @@ class Round:
 
 
 class TrainingRun:
-    """Runs a session's program at the aggregator: sends it the opened sums, records them, and keeps the
-    training state."""
+    """Runs a session's program at the aggregator: sends it opened sums, records them, keeps the state."""
 
     def __init__(
         self,
@@ -333,8 +332,7 @@ class TrainingRun:
         self._program = program(terms, self.trees.grown)
         self._pending: Query | None = None
         self.failure = ""
-        """Error that the program raised when it received the last recorded sum, or ''. If there is one,
-        `start` fails with it."""
+        """Error that the program raised at the last recorded sum, with which `start` fails, or ''."""
         replay(self, terms, tuple(past))
 
     @property
@@ -344,8 +342,7 @@ class TrainingRun:
 
     @property
     def pending(self) -> Query:
-        """Query to send now. After the program has ended, this is its last query, which is sent again while
-        signatures are missing."""
+        """Query to send now; after the program's end, its last query, until there are enough signatures."""
         assert self._pending is not None
         return self._pending
 
@@ -360,8 +357,7 @@ class TrainingRun:
         return self.state.may_change(self.pending)
 
     def structure(self, party: str) -> bytes:
-        """Return the hash of the model, in a party's view, as it will be after the pending query has been
-        answered."""
+        """Return the hash of the model, in a party's view, as it will be after the pending query."""
         state, terms = self.state.after(self.pending), self._terms
         seen = state.seen_by(terms, party, publicly=terms.keeps_parts)
         return seen.structure(self.rounds, terms)
@@ -374,8 +370,7 @@ class TrainingRun:
         return max(0, min(rounds, self._terms.trees.rounds))
 
     def start(self) -> None:
-        """Run the program up to its first query, unless it has already passed that query. Raises Refused if
-        the program fails."""
+        """Run the program to its first query, unless it is further. Raises Refused if the program fails."""
         if self.failure:
             raise Refused("journal-last-sum", self.failure)
         if self._pending is None:
@@ -427,8 +422,7 @@ class TrainingRun:
         self._pending = query
 
     def change_roster(self, roster: tuple[str, ...]) -> None:
-        """Change the roster, starting with the pending query. Sums over the previous roster are never
-        requested again."""
+        """Change the roster from the pending query on. Sums over the previous one are never asked again."""
         # Recorded first: after a restart the tree would else be grown again, over the new roster.
         self._write_tree()
         self.roster = roster
@@ -529,8 +523,7 @@ class Attendance:
         self.introduced: set[str] = set()
         """Parties of the roster that were introduced in this attempt and have stayed connected since."""
         self.barred: set[str] = set()
-        """Parties that are not readmitted because they left, violated the protocol, or disconnected too
-        often."""
+        """Parties that left, violated the protocol or disconnected too often: they are not readmitted."""
         self.now = 0.0
         self.away: dict[str, tuple[float, str]] = {}
         """Lost or late party -> (time since which it has been away, reason)."""

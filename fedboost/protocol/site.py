@@ -1,5 +1,4 @@
-"""A site's side of a session: what the site permits, what it records about sessions, and its limits across
-sessions."""
+"""A site's side of a session: what it permits, what it records, and its limits across sessions."""
 
 import hmac
 import math
@@ -60,8 +59,7 @@ thousands of bits."""
 NO_LIMIT = 1 << 62
 """Value of a limit that never applies: larger than any number that is counted."""
 MAX_SESSIONS = 20
-"""Default limit on the number of sessions per dataset. Each session opens another set of sums over the
-dataset's rows."""
+"""Default limit on sessions per dataset: each session opens another set of sums over its rows."""
 MAX_SPLITS = 2000
 """Default limit on the number of splits on a party's columns, over all sessions of one dataset. Each split
 reveals one bit about a column to other parties, for every row of a node. 50 trees with 31 splits each have
@@ -192,8 +190,7 @@ class KnownSession:
 
     @property
     def trained(self) -> bool:
-        """True if the session counts towards max_sessions, i.e. the parties met and the session does not
-        predict."""
+        """True if the session counts towards max_sessions: the parties met, and it does not predict."""
         return self.attempt > 0 and self.predicted is None
 
     @property
@@ -203,13 +200,11 @@ class KnownSession:
 
 
 class SessionMemory(Protocol):
-    """A site's memory of one session. Each method returns after its change has been written; inside
-    `together`, changes are written when the block ends. Methods raise DurabilityError if a change cannot be
-    written."""
+    """A site's memory of one session. Each method returns after its change has been written, or inside
+    `together`, which writes changes at its end. Methods raise DurabilityError if a write fails."""
 
     def together(self) -> AbstractContextManager[None]:
-        """Context manager that writes all changes made within its block in one transaction, or none of
-        them."""
+        """Context manager that writes all changes made within its block in one transaction, or none."""
 
     @property
     def standing(self) -> Standing:
@@ -247,8 +242,7 @@ class SessionMemory(Protocol):
         the cost planned in the terms."""
 
     def end(self, reason: str) -> None:
-        """Record that the session has ended for this site and cannot be resumed. reason: '' if it ended with
-        a model."""
+        """Record that the session has ended here and cannot be resumed. reason: '' if it made a model."""
 
 
 class SiteMemory(Protocol):
@@ -273,8 +267,7 @@ def predicted_by(terms: Terms, party: str) -> int | None:
 
 
 def splits_by(terms: Terms, party: str) -> int:
-    """Return the maximum number of splits on a party's columns that other parties learn. It is 0 if every
-    party has all columns."""
+    """Return the most splits on a party's columns that others learn; 0 if parties have all columns."""
     if not terms.task.trains or terms.blocks.of(party) is None:
         return 0
     rounds = terms.trees.rounds - terms.vertical.alone_rounds
@@ -478,8 +471,7 @@ class TransientSession:
         return nullcontext()  # nothing outlives the process anyway
 
     def bind(self, rows: Callable[[bytes], bytes], table: HeldTable | None = None) -> None:
-        """Record which rows are used. Their values are not hashed, because they do not change while the
-        process runs."""
+        """Record which rows are used. Their values, which this process never changes, are not hashed."""
         if table is not None and table.chosen is not None:
             memory, name = self._memory, self._known.session
             others = [chosen for session, chosen in memory.chosen.items() if session != name]
@@ -519,8 +511,7 @@ class TransientSession:
 
 @dataclass(frozen=True)
 class Charge:
-    """Privacy cost of one answer. name: hash that is the same whenever the same answer is repeated; cost: mu
-    squared."""
+    """Privacy cost of one answer. name: hash, the same for a repeated answer; cost: mu squared."""
 
     name: str
     cost: float
@@ -528,8 +519,7 @@ class Charge:
 
 @dataclass(frozen=True)
 class Spending:
-    """Adds one party's noise to its answers in a session, and charges their privacy cost to the site's
-    memory."""
+    """Adds a party's noise to its answers in a session, and charges their cost to the site's memory."""
 
     terms: Terms
     memory: SessionMemory

@@ -146,8 +146,7 @@ class Checked(Frozen):
 
 
 class Run(BaseModel):
-    """The part of a session that one process of the site took part in, from its agreement to its last log
-    entry."""
+    """The part of a session in one process of the site, from its agreement to its last log entry."""
 
     begin: str
     end: str
@@ -163,8 +162,7 @@ class Run(BaseModel):
 
     @property
     def attempt(self) -> int | None:
-        """The attempt in which the process started, or the first in which it answered. None if neither is
-        known."""
+        """The attempt in which the process started or first answered. None if neither is known."""
         if self.admitted is not None:
             return self.admitted.attempt
         return min((release.attempt for release in self.releases), default=None)
@@ -273,8 +271,7 @@ class Session(BaseModel):
 
     @property
     def by_kind(self) -> dict[str, list[Released]]:
-        """Maps name of a query or other release -> the site's releases with this name, ordered by first
-        release."""
+        """Maps name of a query or other release -> its releases by the site, ordered by first release."""
         kinds: dict[str, list[Released]] = {}
         for release in self.releases:
             kinds.setdefault(release.what, []).append(release)
@@ -282,8 +279,7 @@ class Session(BaseModel):
 
     @property
     def by_receivers(self) -> dict[tuple[str, tuple[str, ...]], list[Sent]]:
-        """Maps (kind of content, receivers) -> bytes sent through the aggregator, ordered by first
-        occurrence."""
+        """Maps (kind of content, receivers) -> bytes sent through the aggregator, by first occurrence."""
         kinds: dict[tuple[str, tuple[str, ...]], list[Sent]] = {}
         for relay in self.relays:
             kinds.setdefault((relay.what, relay.to), []).append(relay)
@@ -320,8 +316,7 @@ class Session(BaseModel):
 
     @property
     def protections(self) -> list[str]:
-        """Protections that hid this site's releases, e.g. "masked"; the agreed protection if there are no
-        releases."""
+        """Protections that hid this site's releases, e.g. "masked"; if there are none, the agreed one."""
         if self.protection is not None:
             return [self.protection]
         agreed = [self.admitted.protection] if self.admitted else []

@@ -12,16 +12,7 @@ from fedboost.fixedpoint import Int64
 from fedboost.gbdt.drift import by_chance, joined, runs, stability_index
 from fedboost.gbdt.metrics import grows, own_name
 from fedboost.results.base import Count, Ended, Number, Numbers, Part, Result, Share
-from fedboost.terms.tasks import (
-    SHARES,
-    bins_in,
-    class_count,
-    class_names,
-    gridded,
-    is_binary,
-    level_sets,
-    sites_of,
-)
+from fedboost.terms import tasks
 from fedboost.terms.terms import Terms
 
 # ---- The evaluation of a model on the rows of all parties ----------------------------------------------
@@ -71,7 +62,7 @@ class SetFigures(Part):
         """Return whether the figures are exactly those that the terms require."""
         if not {*terms.metrics} == self.metrics.keys() == self.resolution.keys():
             return False
-        if is_binary(terms):
+        if tasks.is_binary(terms):
             of_two = self.rates is not None and "mean_prediction" in self.model_fields_set
             return of_two and isinstance(self.confusion, Outcomes)
         return not {"mean_prediction", "rates"} & self.model_fields_set
@@ -86,19 +77,17 @@ class Split(Part):
     left_out: list[str]
 
     def fits(self, names: Sequence[str], terms: Terms) -> bool:
-        """Return whether `names` contains the name of every set, and every set has the figures that the terms
-        require."""
+        """Return whether `names` has every set, and every set has the figures that the terms require."""
         known = {*self.sets, *self.left_out} <= {*names}
         whole = (
-            each.has_figures_of(terms) and (each.confusion is None) != is_binary(terms)
+            each.has_figures_of(terms) and (each.confusion is None) != tasks.is_binary(terms)
             for each in self.sets.values()
         )
         return known and all(whole)
 
 
 class Shares(Part):
-    """Fraction of the evaluated rows on which the model was trained, and fraction for which this is
-    unknown."""
+    """Fractions of the evaluated rows: on which the model was trained, and for which this is unknown."""
 
     trained: Share
     unknown: Share
@@ -163,18 +152,18 @@ class Evaluation(Result, SetFigures):
 
     def fits(self, terms: Terms) -> bool:
         """Return whether the result has the metrics, classes, levels and parties in the terms."""
-        asked, size = terms.evaluation, class_count(terms)
-        levels = {column: [each.level for each in sets] for column, sets in level_sets(terms).items()}
-        sites, given = sites_of(terms), self.model_fields_set
+        asked, size = terms.evaluation, tasks.class_count(terms)
+        levels = {column: [each.level for each in sets] for column, sets in tasks.level_sets(terms).items()}
+        sites, given = tasks.sites_of(terms), self.model_fields_set
         of_two = {"threshold", "auc", "roc", "bins"} & given
         return (
             self.has_figures_of(terms)
             and (self.min_count, self.unit) == (asked.min_count, unit_of(asked.min_count))
             and self.of == asked.evaluate_rows
             and self.caps.keys() <= {*terms.metrics}
-            and len(of_two) == (4 if is_binary(terms) else 0)
+            and len(of_two) == (4 if tasks.is_binary(terms) else 0)
             and (not of_two or self.threshold == asked.threshold)
-            and self._has_classes(class_names(terms) if size else ())
+            and self._has_classes(tasks.class_names(terms) if size else ())
             and self.subgroups.keys() == levels.keys()
             and all(self.subgroups[column].fits(names, terms) for column, names in levels.items())
             and (self.sites is not None) == bool(sites)
@@ -264,7 +253,7 @@ class Column(Part):
         if levels is not None:
             return not self.quantiles and not self.constant and self.levels.keys() == {*levels}
         numbers = {"constant", "gap"} if is_exact else {"constant"}
-        is_whole = self.quantiles.keys() == {f"{share:g}" for share in SHARES}
+        is_whole = self.quantiles.keys() == {f"{share:g}" for share in tasks.SHARES}
         return is_whole and not self.levels and numbers <= self.model_fields_set
 
 
@@ -292,8 +281,8 @@ class Description(Result):
         """Return whether the result has the columns and levels in the terms."""
         schema, is_exact = terms.columns, terms.noise is None
         levels = {**dict.fromkeys(schema.numeric), **schema.categorical}
-        classes = class_names(terms)
-        told = classes or (is_exact and len(gridded(terms)) > len(schema.numeric))
+        classes = tasks.class_names(terms)
+        told = classes or (is_exact and len(tasks.gridded(terms)) > len(schema.numeric))
         return (
             (self.noise is None) == is_exact
             and (not is_exact or (self.rows > 0 and self.min_count == terms.evaluation.min_count))
@@ -354,8 +343,7 @@ class Counted(Part):
         )
 
     def by_group(self, groups: list[list[int]]) -> Int64:
-        """Return the number of rows in each of these groups, int64 [groups]. The groups must be unions of the
-        column's own groups."""
+        """Return the rows in each of these groups, int64 [groups]: unions of the column's own groups."""
         at = {place: number for number, group in enumerate(groups) for place in group}
         out = np.zeros(len(groups), np.int64)
         for group, rows in zip(self.groups, self.counts, strict=True):
@@ -384,13 +372,13 @@ class BinCounts(Part):
 
     def fits(self, terms: Terms) -> bool:
         """Return whether the bins are the same as in the model in the terms."""
-        bins, schema = bins_in(terms), terms.columns
+        bins, schema = tasks.bins_in(terms), terms.columns
         known: list[tuple[str, Any, int]] = [
             (name, edges.tolist(), edges.size + 2)
             for name, edges in zip(schema.ordered, bins.numeric, strict=True)
         ]
         known += [(name, levels, len(levels) + 1) for name, levels in schema.categorical.items()]
-        score = class_names(terms) if bins.classes else bins.score.tolist()
+        score = tasks.class_names(terms) if bins.classes else bins.score.tolist()
         return (
             self.rows > 0
             and len(known) == len(self.columns)

@@ -112,17 +112,14 @@ class Training:
         self._earlier: dict[str, tuple[int, int]] = {}
         """Traffic counted by earlier processes of the aggregator."""
         self._totals: dict[int, int] = {}
-        """Maps round -> total bytes at the end of that round, as counted by the aggregator's current
-        process."""
+        """Maps round -> total bytes at its end, as counted by the aggregator's current process."""
         self.asked: datetime | None = None
-        """Time of the request that started the session, if this analyst signed it earlier with another
-        object; otherwise None."""
+        """Time of the request that started the session, if another object signed it; otherwise None."""
         self._model: Model | PartyModel | None = None
         self._enough = False
         """True if the training must end after the current round."""
         self._finishing = False
-        """True if the aggregator's current process has received the command to end after the current
-        round."""
+        """True if the aggregator's current process knows that training ends after this round."""
         self._requests: list[Request] = []
         """Requests signed by this object: one per connection, up to MAX_REQUESTS, because each is valid for
         one session."""
@@ -232,8 +229,7 @@ class Training:
         return self._requests[-1]
 
     def _check(self, model: Model | PartyModel) -> None:
-        """Raise PeerError unless the model was trained under these terms, was requested by this analyst and
-        has valid signatures."""
+        """Raise PeerError unless the model has these terms, this analyst's request and valid signatures."""
         if model.terms != self._terms or isinstance(model, PartyModel) != self._terms.keeps_parts:
             raise PeerError(
                 "model-terms-differ", "the terms of the aggregator's model differ from those submitted"

@@ -36,8 +36,7 @@ def require_address(value: str) -> str:
 
 
 def require_dialable(value: str) -> str:
-    """Return `value` if it has the form HOST:PORT and can be connected to. Raises ValueError if not, e.g. for
-    port 0."""
+    """Return `value` if it is a HOST:PORT to connect to. Raises ValueError if not, e.g. for port 0."""
     if require_address(value).rpartition(":")[2].strip("0") == "":
         raise ValueError(
             f"{value!r} cannot be connected to, because port 0 is only for listening; specify another port"

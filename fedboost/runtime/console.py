@@ -189,8 +189,7 @@ LISTS: dict[str, Callable[[AggregatorState], Any]] = {
     "/sessions": lambda state: state.sessions,
     "/models": lambda state: [each for each in state.ended if each.model_bytes],
 }
-"""Maps path -> function that computes the API's answer. The description of the API declares the type of each
-answer."""
+"""Maps path -> function that computes the API's answer, whose type is in the API's description."""
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
 """Content security policy of report pages, which have inline styles."""
 MAX_DRAWN = 4  # reports in the cache
@@ -312,8 +311,7 @@ ABOUT = About("console", "console is served", "console refused", pages.CONSOLE, 
 
 
 class Console(WebApp):
-    """The console's web application. It listens as soon as it is created. Call `start` to serve and `stop` to
-    shut down."""
+    """The console's web application. It listens at once. Call `start` to serve and `stop` to shut down."""
 
     def __init__(
         self,
@@ -360,9 +358,8 @@ class Console(WebApp):
 
 
 def names_of(bundle: Bundle) -> Callable[[str], bool]:
-    """Return a function that checks whether a host name is an IP address or is listed in the aggregator's
-    certificate. This protects against DNS rebinding, because a website's own name is neither, even if it
-    resolves to this host."""
+    """Return a function that checks whether a host name is an IP address or in the aggregator's certificate.
+    A website's own name is neither, even if it resolves to this host (DNS rebinding)."""
     leaf = x509.load_pem_x509_certificates(bundle.certificate)[0]
     known = {SERVER_NAME}
     for extension in leaf.extensions:

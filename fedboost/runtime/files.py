@@ -33,9 +33,8 @@ def saved(text: str, path: Path | str | None) -> str:
 
 @contextmanager
 def replacing(path: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
-    """Open a temporary file next to `path` for writing. When the context ends, it is synced to disk and
-    replaces `path`; if an exception is raised, `path` is left unchanged. mode: file permissions (default: as
-    set by the umask)."""
+    """Open a temporary file next to `path` for writing, which is synced to disk and replaces `path` at the
+    end, or is discarded after an error. mode: permissions (default: as set by the umask)."""
     if _is_stream(path):
         with file_errors(path, "cannot write"), path.open("wb") as stream:
             yield stream
@@ -62,8 +61,7 @@ def replacing(path: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def file_errors(path: Path | str, fault: str) -> Iterator[None]:
-    """Context manager that turns an OSError into a ConfigError "{path}: {fault}: {reason}". fault: e.g.
-    "cannot read"."""
+    """Context manager that turns an OSError into a ConfigError "{path}: {fault}: {reason}"."""
     try:
         yield
     except OSError as error:
@@ -83,8 +81,7 @@ def party_stems(names: Iterable[str]) -> dict[str, str]:
 
 
 def check_writable(path: Path, *inputs: Path, force: bool) -> None:
-    """Raise ConfigError early if `path` cannot be written later, is one of the input files, or already exists
-    and `force` is False."""
+    """Raise ConfigError early if `path` is not writable, is an input, or exists and `force` is False."""
     if _is_stream(path):
         return
     folder = Path(os.path.realpath(path)).parent

@@ -144,8 +144,7 @@ class AggregatorMetrics(Metrics):
         self._refused.labels(event).inc()
 
     def waiting(self, analysts: Sized) -> None:
-        """Set the collection of waiting analysts, whose current size is reported whenever the page is
-        read."""
+        """Set the collection of waiting analysts, whose size is reported when the page is read."""
         self._waiting.set_function(lambda: len(analysts))
 
 
@@ -177,20 +176,17 @@ class PartyMetrics(Metrics):
                 self._bytes["sent"].inc(event.sent)
 
     def budget(self, spent: float, left: float | None, delta: float) -> None:
-        """Report the epsilon at `delta` that was spent on the site's rows, and the remaining epsilon if there
-        is a budget."""
+        """Report the epsilon at `delta` spent on the site's rows, and what remains if there is a budget."""
         self._spent.labels(f"{delta:g}").set(spent)
         if left is not None:
             self._left.labels(f"{delta:g}").set(left)
 
 
 class MetricsPage:
-    """HTTP server for a process's metrics at http://HOST:PORT/metrics. It runs in its own threads until it is
-    closed."""
+    """HTTP server at http://HOST:PORT/metrics, in its own threads until it is closed."""
 
     def __init__(self, metrics: Metrics, address: str, log: Any) -> None:
-        """Listen on `address` (HOST:PORT) and serve. Raises ConfigError if the process cannot listen on this
-        address."""
+        """Listen on `address` (HOST:PORT) and serve. Raises ConfigError if that is not possible."""
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
         local = is_loopback(address)
@@ -267,8 +263,7 @@ class _Page(MetricsHandler):
 
 
 class _LocalPage(_Page):
-    """The page at a loopback address. It rejects requests for other host names, so that no website can read
-    it."""
+    """The page at a loopback address. It rejects other host names, so that no website can read it."""
 
     def do_GET(self) -> None:
         host = self.headers.get("Host")

@@ -269,9 +269,8 @@ trees less compactly, and the terms in the file may contain a model, too."""
 
 
 def text_of(model: object, folder: Path = Path(), task: Task = TASKS["train"]) -> object:
-    """Convert a `Model`, or the path of a model file, to the text of the model that is included in terms.
-    Other values are returned unchanged. folder: folder to which a relative path refers; task: as for
-    `read_file`."""
+    """Return the text, as in terms, of a `Model` or of the model file at a path; other values are returned
+    unchanged. folder: where a relative path starts; task: as for `read_file`."""
     if isinstance(model, Model):
         bins = continuation.attached(model.summary, model.terms.evaluation, task, "the model")
         facts = model.attributes() if task.measures else {}
@@ -323,8 +322,7 @@ def _summary(attributes: Mapping[str, str]) -> Any:
 
 
 def _read(path: Path, source: str) -> str:
-    """Return the text of a regular file. Other kinds of files are not opened, because reading them might
-    block or never end."""
+    """Return the text of a regular file. Other kinds are not opened: reading them might block or not end."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise ValueError("not a regular file")
@@ -424,8 +422,7 @@ MAX_DEPENDENCE_ROWS = 10_000  # maximum rows for partial dependence; of more row
 
 
 UNKNOWN = {"trained": 0.0, "unknown": 1.0}
-"""Values of `Shares` for rows that a user supplied for a report: it is unknown whether the model was trained
-on them."""
+"""`Shares` for rows supplied for a report: it is unknown whether the model was trained on them."""
 
 
 def report_of(
@@ -500,8 +497,7 @@ def _dependence(model: Model, features: Any, base_margin: Any) -> Sequence[Depen
 
 
 def _unprotected(terms: Terms, min_count: int | None) -> Terms:
-    """Return terms for an evaluation of rows that are all in this process: terms without protection, parties
-    and subgroups."""
+    """Return terms to evaluate rows in this process: without protection, parties and subgroups."""
     values = settings_for(terms, TASKS["evaluate"])
     hiding = {*Hiding.file_keys(), "parties", "party_metrics", "subgroups", "program"}
     values = {key: value for key, value in values.items() if key not in hiding} | {"protection": "plain"}

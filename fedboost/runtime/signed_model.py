@@ -346,8 +346,7 @@ class SignedModel:
         }
 
     def _session_attributes(self) -> dict[str, str]:
-        """Return the attributes that differ between two sessions under the same terms. The dict is empty if
-        there are no signatures."""
+        """Return the attributes in which sessions under the same terms differ; {} without signatures."""
         if not self.attestations:
             return {}
         signed = {
@@ -416,8 +415,7 @@ def contents(text: str, source: str, holders: int = 0) -> dict[str, Any]:
 
 
 def belonging(booster: Booster, terms: Terms) -> Booster | None:
-    """Return a file's trees with the loss function of the terms, or None if training under these terms cannot
-    have produced the trees."""
+    """Return a file's trees with the terms' loss function, or None if these terms cannot yield them."""
     if terms.objective.loss.xgboost_equivalent == booster.loss:  # the file only names objectives of XGBoost
         booster = replace(booster, loss=terms.objective.loss)
     columns = terms.columns.features, tuple(terms.columns.categorical), terms.objective.name
@@ -453,8 +451,7 @@ def read_session(path: Path) -> SignedSession | None:
 
 
 def _continues(booster: Booster, terms: Terms) -> bool:
-    """Return whether a model starts with the trees of the model in its terms. True if the terms contain no
-    model."""
+    """Return whether a model starts with the trees of the model in its terms, if these have one."""
     first = terms.earlier
     if first is None:
         return True
@@ -559,8 +556,7 @@ def tree_title(model: SignedModel, number: int) -> str:
 
 
 def classes_of(terms: Terms) -> tuple[str, ...] | tuple[int, ...]:
-    """Return the class labels: `columns.classes`, or else 0, 1, ... Raises ConfigError if the objective has
-    no classes."""
+    """Return the class labels: `columns.classes` or 0, 1, ... Raises ConfigError if there are no classes."""
     if terms.objective.loss.xgboost_equivalent.label_kind is not LabelKind.CLASS:
         raise ConfigError("model-no-classes", f"objective {terms.objective.name} has no classes; use predict")
     return terms.columns.classes or tuple(range(terms.objective.num_class or 2))
@@ -746,8 +742,7 @@ class PartyModel(SignedModel):
         return part
 
     def _has_part(self, party: str, digest: bytes) -> bool:
-        """Return True, because a single part does not suffice to check what other parties signed. `assembled`
-        checks all parts."""
+        """Return True: one part cannot show what other parties signed. `assembled` checks all parts."""
         return True
 
     @property

@@ -1,5 +1,4 @@
-"""Tasks other than training (describe, tune, evaluate and drift): their terms, how to run them, and their
-results."""
+"""Tasks other than training (describe, tune, evaluate, drift): their terms, how they run, their results."""
 
 import logging
 import math
@@ -310,8 +309,7 @@ def draw(space: Mapping[str, Sequence[float]], number: int, seed: int) -> list[d
 
 
 def _value(name: str, values: Sequence[float], part: float) -> float:
-    """Return a setting's value at a relative position in its interval [low, high] or in its list of values.
-    part: the position, 0 to 1."""
+    """Return a setting's value at a position from 0 to 1 (`part`) in its interval or list of values."""
     if len(values) != 2:
         return values[min(int(part * len(values)), len(values) - 1)]
     low, high = values

@@ -76,8 +76,7 @@ class MLflowCallback:
         self._unsent: list[Any] = []
         """Metrics that the server has not accepted yet."""
         self._lost = False
-        """True after the server has failed. From then on, metrics are kept and sent together with the
-        model."""
+        """True once the server has failed. From then on, metrics are kept and sent with the model."""
 
     def __enter__(self) -> Self:
         for name, value in VARIABLES.items():
@@ -97,8 +96,7 @@ class MLflowCallback:
         return self
 
     def __call__(self, row: Mapping[str, float]) -> None:
-        """Log the metrics, duration and traffic of a round. If the server fails, a RuntimeWarning is issued
-        once."""
+        """Log a round's metrics, duration and traffic. Issues a RuntimeWarning once the server fails."""
         from mlflow.entities import Metric
 
         now, number = int(time.time() * 1000), int(row["round"])

@@ -21,8 +21,7 @@ ByName = Annotated[Table[T], Field(default_factory=dict, max_length=MAX_FEATURES
 NOT_IN_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 """Characters that column names and levels must not contain: control characters and lone surrogates."""
 NOT_IN_FEATURES = re.compile(rf"[][<]|{NOT_IN_TEXT.pattern}")
-"""Characters that feature names must not contain: the characters in NOT_IN_TEXT, and the characters that
-XGBoost rejects."""
+"""Characters not allowed in feature names: those in NOT_IN_TEXT, and those that XGBoost rejects."""
 
 _NO_LABEL: dict[str, Any] = {
     **{"label": "", "classes": (), "subgroups": {}},
@@ -120,8 +119,7 @@ class Schema(UntrustedTable):
 
     @property
     def ordered(self) -> tuple[str, ...]:
-        """Names of the features that are split by thresholds, in order: numeric features, then target
-        means."""
+        """Names of the features split by thresholds, in order: numeric features, then target means."""
         return (*self.numeric, *self.target_means)
 
     @property
@@ -166,8 +164,7 @@ class Schema(UntrustedTable):
 
     @model_serializer(mode="wrap")
     def _without_what_is_not_used(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Omit newer keys that are not used, so that the digest of terms without these keys does not
-        change."""
+        """Omit newer keys that are not used, so that the digest of terms without them does not change."""
         content: dict[str, Any] = dump(self)
         for name in ("held", "subgroups", "target_means"):
             if not content.get(name):

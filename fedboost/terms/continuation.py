@@ -41,8 +41,7 @@ these attributes to find its signature and the held-out rows."""
 BinEdges = tuple[list[list[float]], list[float]]
 """Bin edges of each numeric feature, and of the score."""
 MEANINGS = ("positive", "classes", "categorical", "base_margin")
-"""Keys of `columns` for facts that are not stored in the trees, such as the meaning of labels and category
-codes."""
+"""Keys of `columns` for facts that trees do not contain, such as the meaning of labels and codes."""
 
 
 def written(
@@ -91,8 +90,7 @@ def facts_of(text: str) -> Mapping[str, str]:
 
 @lru_cache(maxsize=8)
 def bins_of(text: str) -> BinEdges:
-    """Return the bin edges of the reference distribution in a model's text. Raises ConfigError if there are
-    none."""
+    """Return the reference distribution's bin edges in a model's text. Raises ConfigError if it has none."""
     attribute = json.loads(text)["learner"]["attributes"].get(_BINS)
     if attribute is None:
         raise ConfigError(
@@ -113,9 +111,8 @@ def bins_of(text: str) -> BinEdges:
 
 
 def edges_beside(trained: "Evaluation", cuts: Sequence[Float32]) -> list[Float64]:
-    """Return the bin edges of each numeric feature, float64. Parties sign these edges together with the
-    trees. The list is empty unless training stores a reference distribution. cuts: cut points of each
-    feature."""
+    """Return the bin edges of each numeric feature, float64, which parties sign together with the trees.
+    Empty unless training stores a reference distribution. cuts: cut points of each feature."""
     return [edges_of(own) for own in cuts] if trained.reference else []
 
 
@@ -158,8 +155,7 @@ def attached(summary: Any, trained: "Evaluation | None", task: Task, source: str
 
 
 def signed_summary(text: str) -> dict[str, Any]:
-    """Return the part of a model's summary that its parties signed together with the trees. text: the model
-    as in `xgb_model`."""
+    """Return the signed part of a model's summary. text: the model as in `xgb_model`."""
     try:
         numeric, _ = bins_of(text)
     except ConfigError:

@@ -96,8 +96,7 @@ class Hiding(Group):
             yield from self._faults_of_keyholder(parties, shrinks)
 
     def _faults_of_among(self, parties: tuple[str, ...], noise_is_shared: bool) -> Iterator[str]:
-        """Yield an error message unless each party is hidden among parties that have rows and do not
-        collude."""
+        """Yield an error message unless each party hides among parties with rows that do not collude."""
         holders, smallest = len(self.holders(parties)), 2 if self.allow_two_parties else self.row.min_parties
         if holders < smallest:
             hint = "" if holders < 2 else " (each of two parties can subtract its own answer from the sum)"
@@ -294,8 +293,7 @@ def plan_of(
 
 
 def _shares(noise: Noise, honest: int, parties: int) -> tuple[int, int]:
-    """Return the number of shares that must suffice as noise on their own, and the total number of shares in
-    a sum."""
+    """Return how many shares of noise must suffice on their own, and how many there are in a sum."""
     return {"distributed": (honest, parties), "local": (1, parties), "central": (1, 1)}[noise.placement]
 
 

@@ -142,9 +142,8 @@ WHY_NOT = {name: why for why, names in _WHY_NOT.items() for name in names.split(
 
 
 def name_here(word: str, known: Collection[str]) -> str | None:
-    """Return the name in `known` that corresponds to `word`, which is a name from another library. Returns
-    None if there is none. Only the last part of a dotted name is compared, so `columns.label` is compared as
-    `label`."""
+    """Return the name in `known` that `word`, a name from another library, means, or None. Only the last part
+    of a dotted name counts: `columns.label` is compared as `label`."""
     ends = {name.rpartition(".")[2]: name for name in known}
     return next((ends[name] for name in OTHER_NAMES.get(word, ()) if name in ends), None)
 
@@ -163,8 +162,7 @@ Location = tuple[int | str, ...]
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 Several = Annotated[tuple[T, ...], FailFast()]
-"""List that is validated only up to its first error: each error takes 0.5 KB of memory, and there could be
-millions."""
+"""List that is validated only up to its first error: each takes 0.5 KB, and millions are possible."""
 
 
 def _validate_in_parts(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
@@ -227,8 +225,7 @@ class UntrustedTable(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _drop_most_unknown(cls, values: Any) -> Any:
-        """Keep only one unknown key, because each would cause a separate error, but only one error is
-        reported."""
+        """Keep only one unknown key: each would cause a separate error, but only one is reported."""
         if not isinstance(values, dict) or len(values) <= len(cls.model_fields):
             return values
         known = {name: value for name, value in values.items() if name in cls.model_fields}
@@ -246,8 +243,7 @@ def require_known(value: str, known: Iterable[str], what: str) -> str:
 
 
 def refused(what: str, *settings: tuple[bool, str, str]) -> Iterator[str]:
-    """Yield the message "`what` with SETTING: REASON" for each (condition, setting, reason) whose condition
-    is true."""
+    """Yield "`what` with SETTING: REASON" for each (condition, setting, reason) whose condition is true."""
     yield from (f"{what} with {setting}: {reason}" for is_so, setting, reason in settings if is_so)
 
 
@@ -285,8 +281,7 @@ def read_model(model: type[M], values: Mapping[str, Any], source: str) -> M:
 
 
 def first_fault(model: type[Frozen], error: ValidationError, source: str) -> ConfigError:
-    """Return the one-line error for a failed validation of `model`. source: start of the message, e.g. the
-    file's path."""
+    """Return the one-line error for a failed validation of `model`. source: start, e.g. the file's path."""
     faults = error.errors(include_url=False)
     # A missing key is often a misspelt one, so an unknown key makes the more helpful message.
     fault = next((each for each in faults if each["type"] == "extra_forbidden"), faults[0])
@@ -453,8 +448,7 @@ class Flat(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _into_groups(cls, values: Any) -> Any:
-        """Sort flat values into groups. Only the first unknown key is passed on, so that a group rejects
-        it."""
+        """Sort flat values into groups. Only the first unknown key is passed on, for a group to reject."""
         if not isinstance(values, dict):
             return values
         homes = cls._homes()

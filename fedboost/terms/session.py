@@ -134,8 +134,7 @@ def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 MAX_TIMEOUT = 86_400.0
-"""Maximum time in seconds that a session may wait for one party. It is limited because the aggregator runs
-one session at a time."""
+"""Maximum seconds that a session may wait for a party: the aggregator runs one session at a time."""
 
 Parties = Annotated[Several[str], AfterValidator(_distinct)]
 """Party names, each only once."""

@@ -119,8 +119,7 @@ class LevelRows:
 
 
 def level_sets(terms: Terms) -> dict[str, tuple[LevelRows, ...]]:
-    """Return a dict: column in `subgroups` -> its sets of rows, one per level and one for rows without a
-    declared level."""
+    """Return column in `subgroups` -> its sets of rows: one per level, and one without a declared level."""
     sets = {}
     for name in terms.evaluation.subgroups:
         levels, nothing = terms.columns.levels[name], NO_LEVEL
@@ -165,8 +164,7 @@ def rows_readable(terms: Terms) -> int:
 
 
 def weight_scale(terms: Terms, counts: Int64) -> Scale:
-    """Return the fixed-point scale of row weights. counts: number of weights with each binary exponent, over
-    all parties."""
+    """Return the fixed-point scale of row weights. counts: weights of all parties by binary exponent."""
     return terms.known_weight_scale or Scale(bound_exponent(counts), WEIGHT_BITS)
 
 
@@ -226,8 +224,7 @@ def terms_to_evaluate(
 
 
 def _column_of(given: str, columns: Schema) -> tuple[str, tuple[str, ...]]:
-    """Parse NAME or NAME=LEVEL,... Returns the name of the column by which to report results, and the listed
-    levels."""
+    """Parse NAME or NAME=LEVEL,...: the column by which to report results, and the listed levels."""
     name, equals, listed = (given, "", "") if given in columns.levels else given.partition("=")
     levels = tuple(listed.split(",")) if equals else ()
     own = columns.categorical.get(name, ())

@@ -39,8 +39,7 @@ from fedboost.terms.reading import (
 MAX_ROUNDS = 100_000
 MAX_DEPTH = 16
 MAX_ROOTS = 1 << 10
-"""Maximum number of trees per round. It is limited because a party stores the leaf of each row for each
-tree."""
+"""Maximum number of trees per round: a party stores the leaf of each row for each tree."""
 MAX_LEAVES = 1 << 16
 """Maximum total number of leaves of all trees in a round."""
 Share = Annotated[float, Field(default=1.0, gt=0, le=1)]
@@ -161,8 +160,7 @@ class Trees(Group):
                 yield f"monotone_constraints names {name[:MAX_CHARS]!r}, which {what}{hint}"
 
     def faults_of_size(self, roots: int, max_leaves_per_round: int) -> Iterator[str]:
-        """Yield an error message if a round has too many trees, or if its trees have too many leaves in
-        total."""
+        """Yield an error message if a round has too many trees, or its trees too many leaves in total."""
         if roots > MAX_ROOTS:
             yield f"a round has {roots} trees, but at most {MAX_ROOTS} are allowed"
         if roots > 1 and max_leaves_per_round > MAX_LEAVES:

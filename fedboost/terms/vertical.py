@@ -20,8 +20,7 @@ MAX_IDS = 10_000_000
 """Default of max_ids. A party that submits all telephone numbers of a town learns which of these numbers the
 other parties have."""
 MOST_IDS = 14_000_000
-"""Upper limit of max_ids: the row numbers for this many ids fit into a 64 MiB message, as sent to a party
-that reconnects."""
+"""Upper limit of max_ids: so many row numbers fit into a 64 MiB message to a party that reconnects."""
 IdForm = Literal["text", "digits", "lower"]
 MAX_ROWS_PER_BIN = 1_000_000
 """Upper limit of min_rows_per_bin. With a higher value, hardly any node could be split."""
@@ -66,8 +65,7 @@ class Blocks:
         return next((block for block in self.blocks if party in block.parties), None)
 
     def viewer(self, party: str) -> str:
-        """Return the party's name if each party receives its own view of queries, or '' if all receive the
-        same view."""
+        """Return the party's name if parties receive different views of queries, or '' if they do not."""
         return party if self.blocks else ""
 
     def has_labels(self, party: str) -> bool:
@@ -290,8 +288,7 @@ class Vertical(Group):
             )
 
     def faults_of_rows(self, columns: Schema) -> Iterator[str]:
-        """Yield an error message unless the settings define unambiguously how the parties' rows are
-        matched."""
+        """Yield an error message unless the settings define clearly how the parties' rows are matched."""
         if self.predicts and not self.aligns:
             yield 'predict_with: rows are matched by their ids, so remove rows = "in_order"'
         if self.aligns and columns.row_id is None:

@@ -1,2 +1,1 @@
-"""Views, which turn results into text, tables and charts for people. They do not train models or read
-files."""
+"""Views turn results into text, tables and charts for people. They train no models and read no files."""

@@ -97,8 +97,7 @@ def _away(seen: int) -> str:
 
 
 def status(facts: Status) -> Document:
-    """Return a document that shows the connected members, the sessions, and the parties that each session
-    waits for."""
+    """Return a document with connected members, sessions, and the parties that each session awaits."""
     listed = ("Sites", sites_of(facts)), ("Analysts", analysts_of(facts))
     runs = [each for each in facts.sessions if each.state is SessionState.RUNNING]
     words = [_running(each, task_of(each.program).name, each.done) for each in runs] or [IDLE]

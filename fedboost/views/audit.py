@@ -11,19 +11,7 @@ from fedboost.errors import printable, quoted
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.results.audit import UNASKED, Admitted, Audit, AuditWarning, Kind, Released, Session
 from fedboost.terms.session import TASKS
-from fedboost.views.approval import (
-    ENCRYPTED_SUMS,
-    NO_METRICS,
-    OF_LABEL_HOLDER,
-    OF_LABELS,
-    OF_ONE_SITE,
-    PLACEMENTS,
-    PREDICTION_SEEN,
-    QUERIES,
-    RELAYED,
-    TASK_WORDS,
-    queries_of,
-)
+from fedboost.views import approval
 from fedboost.views.document import (
     Badge,
     Block,
@@ -170,7 +158,7 @@ def end(session: Session) -> str:
         return "refused"
     if not session.over or session.ended is None:
         return "open"
-    made = TASK_WORDS[session.does].made.removesuffix(" of rows")
+    made = approval.TASK_WORDS[session.does].made.removesuffix(" of rows")
     return f"no {made}" if session.ended.reason else made
 
 
@@ -262,7 +250,7 @@ def _state(session: Session) -> str:
     reason = printable(ended.reason)
     if not session.over:
         return f"{again}not yet: {reason}; the session may continue"
-    made = TASK_WORDS[session.does].made
+    made = approval.TASK_WORDS[session.does].made
     made = f"an {made}" if made.startswith("e") else f"a {made}"
     return (
         f"{again}without {made}: {reason}" if reason else f"{again}with {made}, according to the aggregator"
@@ -286,7 +274,7 @@ def _agreement(session: Session, agreed: Admitted) -> Iterator[tuple[str, Line]]
         yield "through", f"adder {delimited(agreed.adder)}"
     yield "with", Names(agreed.parties)
     objective, rounds = shown(agreed.objective), counted(agreed.rounds, "round")
-    words = TASK_WORDS[agreed.does]
+    words = approval.TASK_WORDS[agreed.does]
     yield words.verb, words.work.format(objective=objective, rounds=rounds)
     own = session.own
     if own is None or own.columns is None:
@@ -299,7 +287,7 @@ def _agreement(session: Session, agreed: Admitted) -> Iterator[tuple[str, Line]]
         others = f"; other parties have {len(agreed.columns) - len(own.columns)} more"
         yield "own columns", (f"{len(own.columns)}: ", Names(own.columns, here), others)
     if agreed.epsilon is not None:
-        added = PLACEMENTS.get(agreed.placement or "", "")
+        added = approval.PLACEMENTS.get(agreed.placement or "", "")
         yield "with noise", f"epsilon {agreed.epsilon:g} at delta {agreed.delta:g}{added}"
 
 
@@ -316,7 +304,7 @@ def _again(session: Session) -> str:
 def _protections(session: Session) -> Iterator[tuple[str, Line]]:
     """Yield lines that say what the aggregator could see under each protection that was used."""
     if not TASKS[session.does].is_protected:
-        yield "aggregator", PREDICTION_SEEN
+        yield "aggregator", approval.PREDICTION_SEEN
         return
     central = session.admitted is not None and session.admitted.placement == "central"
     for name in session.protections:
@@ -332,7 +320,7 @@ def _protections(session: Session) -> Iterator[tuple[str, Line]]:
         if central:
             seen = "sums over the parties" if hides else "this site's own numbers"
             seen += " without noise, because it added the noise itself"
-        elif hides and any(OF_ONE_SITE & {*queries_of(kind)} for kind in session.by_kind):
+        elif hides and any(approval.OF_ONE_SITE & {*approval.queries_of(kind)} for kind in session.by_kind):
             seen += ", except this site's own metrics"
         yield "protection", f"{shown(name)}: the aggregator could see {seen}"
 
@@ -347,8 +335,8 @@ def _relays(session: Session) -> Iterator[tuple[str, Line]]:
         rows = max(relay.rows for relay in relays)
         times = "once" if len(relays) == 1 else f"{len(relays)} times"
         words = quoted(what) + (f" of {rows:,} rows" if rows else "")
-        if what in RELAYED:
-            words = RELAYED[what].format(rows=f"{rows:,}")
+        if what in approval.RELAYED:
+            words = approval.RELAYED[what].format(rows=f"{rows:,}")
         sent = f"{words}, {times}, {size(sum(relay.bytes for relay in relays))}, to "
         yield "relayed", (sent, Names(receivers))
 
@@ -358,10 +346,10 @@ def _answers(session: Session) -> Iterator[Sequence[Line]]:
     again = [answer for answer, _ in session.again]
     ids = {id(answer) for answer in again}
     for name, releases in session.by_kind.items():
-        *others, last = queries = queries_of(name)
+        *others, last = queries = approval.queries_of(name)
         words, zeros = _words(last, session), _zeros(last, session)
         if name == EndRoundQuery.__name__ and not any(release.cells for release in releases):
-            words, zeros = NO_METRICS, []
+            words, zeros = approval.NO_METRICS, []
         known = [session.allowed[query] for query in queries if query in session.allowed]
         allowed = "0" if session.after_end and name not in UNASKED else str(min(known, default="-"))
         for other in others:
@@ -377,17 +365,17 @@ def _words(query: str, session: Session) -> str:
     """Return the description of the answer to a query."""
     own = session.own
     if query == HistogramQuery.__name__ and own is not None and own.hides and own.has_labels is False:
-        return ENCRYPTED_SUMS
-    return QUERIES.get(query, shown(query))
+        return approval.ENCRYPTED_SUMS
+    return approval.QUERIES.get(query, shown(query))
 
 
 def _zeros(query: str, session: Session) -> list[str]:
     """Return why the answer to a query contains only zeros; empty if it does not."""
     if session.own is None or session.own.has_labels is not False:
         return []
-    if query in OF_LABELS:
+    if query in approval.OF_LABELS:
         return ["(zeros: this site has no labels)"]
-    return ["(zeros: the label holder answers it)"] * (query in OF_LABEL_HOLDER)
+    return ["(zeros: the label holder answers it)"] * (query in approval.OF_LABEL_HOLDER)
 
 
 def _no_figures(words: str) -> Sequence[Line]:
@@ -408,7 +396,7 @@ def _releases(session: Session) -> Iterator[Block]:
     for release in session.releases:
         late = session.after_end and release.what not in UNASKED
         mark = "after the end" if late else "sent again" if id(release) in again else ""
-        words = ", ".join(_words(name, session) for name in queries_of(release.what))
+        words = ", ".join(_words(name, session) for name in approval.queries_of(release.what))
         hashes = (_digits(release.question), _digits(release.position))
         rows.append((str(release.turn), str(release.attempt), words, *hashes, mark))
     yield Table(

@@ -221,8 +221,7 @@ def _described(name: str, points: Sequence[tuple[float, float]]) -> str:
 
 
 def _range(values: Sequence[float], margin: float) -> tuple[float, float]:
-    """Return the lower and upper end of an axis for these values. margin: fraction of their range to add at
-    each end."""
+    """Return the ends of an axis for these values. margin: fraction of their range to add at each end."""
     low, high = min(values), max(values)
     span = high - low
     if span <= 1e-9 * max(abs(low), abs(high), 1e-290):
@@ -232,8 +231,7 @@ def _range(values: Sequence[float], margin: float) -> tuple[float, float]:
 
 
 def _number(value: float, axis: _Axis) -> str:
-    """Return the label of a tick. The label is "0" if the value is negligible relative to the length of the
-    axis."""
+    """Return the label of a tick: "0" if the value is negligible relative to the axis."""
     if abs(value) < 1e-9 * (axis.high - axis.low):
         return "0"
     return amount(value)
@@ -348,8 +346,7 @@ def _walk(tree: Tree) -> Iterator[tuple[int, int]]:
 
 
 def _heights(tree: Tree, walk: Sequence[int]) -> dict[int, float]:
-    """Return node -> vertical centre in pixels. Leaves are evenly spaced, other nodes midway between their
-    children."""
+    """Return node -> vertical centre in pixels: leaves evenly spaced, others midway between children."""
     leaves = [node for node in walk if tree.left[node] == NO_CHILD]
     middle = {leaf: _HEAD + (index + 0.5) * _PITCH for index, leaf in enumerate(leaves)}
     for node in reversed(walk):

@@ -110,8 +110,7 @@ def _joined(site: SiteComparison, metric: str) -> str:
 
 
 def _change(site: SiteComparison, metric: str) -> str:
-    """Return a clause with the metrics of the federated model and of the site-alone model, and the gain with
-    its interval."""
+    """Return a clause with the metrics of the federated and site-alone models, and the gain's interval."""
     digits, gain = digits_of(site.models[POOLED][metric].value), site.better_by[metric]
     word, values = "better", (gain.value, gain.low, gain.high)
     if site.verdict == "not worth it":
@@ -174,8 +173,7 @@ def _sites(result: Comparison) -> Iterator[Block]:
 def _figures(
     result: Comparison, site: SiteComparison, metric: str, models: Sequence[str], gain: bool = True
 ) -> list[str]:
-    """Return a metric of a site for these models, and the gain with its interval. Missing figures are
-    dashes."""
+    """Return a metric of a site for these models, and the gain with its interval, or dashes."""
     known = [site.models[model][metric].value if model in site.models else math.nan for model in models]
     if gain:
         better = site.better_by.get(metric)

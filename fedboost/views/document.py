@@ -72,8 +72,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Link:
-    """A link. to: its address; download: file name under which the browser saves the target, None to open
-    it."""
+    """A link. to: its address; download: file name to save the target under, None to open it."""
 
     text: str
     to: str
@@ -124,8 +123,7 @@ Line: TypeAlias = Inline | tuple[Inline, ...]
 
 
 def plain(line: Line, full: bool = True) -> str:
-    """Return a line as plain text. full: True to include all names and whole texts, not only shortened
-    ones."""
+    """Return a line as plain text. full: include all names and whole texts, not only shortened ones."""
     match line:
         case tuple():
             return "".join(plain(part, full) for part in line)
@@ -191,9 +189,8 @@ class Entries:
 
 @dataclass(frozen=True)
 class Table:
-    """A table whose first column names the row. numbers: indices of right-aligned columns; None: all but the
-    first. folded: True if a page shows the table on request and a terminal omits it; None: a page folds long
-    tables."""
+    """A table whose first column names the row. numbers: indices of right-aligned columns; None: all others.
+    folded: a page shows it on request, a terminal omits it; None: a page folds long tables."""
 
     caption: str
     headings: Sequence[str]

@@ -113,8 +113,7 @@ def quality(result: Evaluation, labels: Sequence[str]) -> Section | None:
 
 
 def rows_warnings(result: Evaluation) -> Iterator[str]:
-    """Yield a warning if the model was trained on some of the rows, and another if this is unknown for
-    some."""
+    """Yield a warning if the model was trained on some rows, and if this is unknown for some."""
     trained, unknown = result.shares.trained, result.shares.unknown
     if result.of == "all" and trained:
         yield (
@@ -319,8 +318,7 @@ def count(value: int | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """Format a fraction of rows, which is already rounded, as a percentage with all its digits. None becomes
-    “…”."""
+    """Format a rounded fraction of rows as a percentage with all its digits. None becomes “…”."""
     return "…" if value is None else f"{100 * value:.4g}%"
 
 
@@ -494,8 +492,7 @@ def _label(label: Column, rows: int) -> Iterator[Block]:
 
 
 def quantile(interval: Interval | None) -> str:
-    """Return the middle of a quantile's interval, rounded to the fewest digits that are still within the
-    interval."""
+    """Return the middle of a quantile's interval with the fewest digits that are within the interval."""
     if interval is None:
         return "…"
     low, high = interval
@@ -624,8 +621,7 @@ def _shares(column: DriftColumn) -> Iterator[tuple[DriftBin, float, float]]:
 
 
 def most_moved(column: DriftColumn) -> str:
-    """Return a clause about the bin whose share of rows changed most, or "" if no change is visible after
-    rounding."""
+    """Return a clause about the bin whose share changed most, or "" if rounding hides the change."""
     if column.psi is None:
         return ""
     one, before, after = max(_shares(column), key=lambda share: abs(share[2] - share[1]))
@@ -720,8 +716,7 @@ def by_kind(oddities: Iterable[Oddity]) -> Iterator[tuple[Oddity, str]]:
 
 
 def notices(oddities: Iterable[Oddity]) -> Iterator[str]:
-    """Yield a line for each finding that is worth reporting, and a line for further columns with the same
-    kind of finding."""
+    """Yield a line for each finding worth reporting, and one for further columns with the same kind."""
     for oddity, others in by_kind(each for each in oddities if each.is_worth_a_line):
         advice = f"; {oddity.advice}" if oddity.advice else ""
         yield f"{delimited(oddity.column)}: {oddity.sentence}{advice}"

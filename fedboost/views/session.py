@@ -105,8 +105,7 @@ def part_of(terms: Terms, party: str) -> str:
 
 
 def traffic(session: Ended) -> Iterator[Block]:
-    """Yield the total traffic, the traffic of each party, and the time and traffic of each round, if there
-    are rounds."""
+    """Yield the total traffic, that of each party, and the time and traffic of each round, if any."""
     yield Paragraph(_in_short(session))
     if session.traffic:
         order = {party: number for number, party in enumerate(session.terms.parties)}

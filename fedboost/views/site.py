@@ -77,8 +77,7 @@ def page(path: str, document: Document, reader: Reader) -> str:
 
 
 def form_key(reader: Reader) -> Markup:
-    """Return the hidden form field with the CSRF token, which proves that a form is from this reader's
-    page."""
+    """Return the hidden form field with the CSRF token: proof that a form is from this reader's page."""
     return Markup(f'<input type="hidden" name="key" value="{reader.form_key}">')
 
 
@@ -246,8 +245,7 @@ def budget(result: SiteBudget | None, fault: str = "") -> Document:
 
 
 def left(result: SiteBudget | None, fault: str = "") -> Verdict:
-    """Return a sentence that says how much of the budget is left. fault: why the budget is unknown, if
-    `result` is None."""
+    """Return a sentence about what is left of the budget. fault: why it is unknown, if `result` is None."""
     if result is None:
         return Verdict("It is not known how much of the budget is left.", "bad", [fault])
     spent = result.own

@@ -76,8 +76,7 @@ def capital(text: str) -> str:
 
 
 def entry(key: str, text: str, indent: int = INDENT) -> str:
-    """Return a key and its text, wrapped to WIDTH columns. indent: width of the key; a longer key gets its
-    own line."""
+    """Return a key and its text, wrapped to WIDTH. indent: width of the key; a longer one gets a line."""
     if len(key) >= indent:
         return f"{key}\n{entry('', text, indent)}"
     return filled(text, f"{key:<{indent}}", " " * indent)
@@ -133,8 +132,7 @@ def time_of(seconds: int) -> str:
 
 
 def cell(text: str, style: str = "") -> "Text":
-    """Return text as a one-line table cell; `rich` markup in the text is not interpreted. style: name of a
-    `rich` style."""
+    """Return text as a one-line table cell, without `rich` markup. style: name of a `rich` style."""
     return styled(one_line(text), style)
 
 
@@ -146,8 +144,7 @@ def styled(text: str, style: str) -> "Text":
 
 
 def table(*headings: str, numbers: Collection[int] | None = None) -> "Table":
-    """Return an empty table without borders. numbers: indices of right-aligned columns; None: all but the
-    first."""
+    """Return an empty table without borders. numbers: right-aligned columns; None: all but the first."""
     from rich.table import Column, Table
 
     columns = (Column(cell(heading)) for heading in headings)

@@ -44,8 +44,7 @@ MAX_TO_AGGREGATOR = 4 << 20
 MAX_FROM_AGGREGATOR = 64 << 20
 """Maximum size in bytes of a message from the aggregator. The largest ones contain grids of wide tables."""
 MAX_FRAME = 64 << 10
-"""Maximum size in bytes of a frame between an adder and the aggregator, beyond the message that it
-carries."""
+"""Maximum bytes of a frame between an adder and the aggregator, beyond the message in it."""
 MAX_TERMS = 16 << 20
 """Maximum length of terms in characters. Terms fit in MAX_TO_AGGREGATOR when an analyst sends them, but
 become longer later, when characters are escaped."""
@@ -110,8 +109,7 @@ SAME = FieldCodec(_itself, _itself)
 
 
 def pair_of(kind: Any, message: Any) -> FieldCodec:
-    """Return the codec of a dataclass or named tuple. The codec converts fields by name. message: descriptor
-    of its protobuf message."""
+    """Return the codec of a dataclass or named tuple, by field names. message: descriptor of its message."""
     hints = get_type_hints(kind, include_extras=True)
     members = [(name, _pair(hints[name], message.fields_by_name.get(name))) for name in kind.__match_args__]
     getters = [_itself if pair.flat else attrgetter(name) for name, pair in members]
@@ -139,8 +137,7 @@ def pair_of(kind: Any, message: Any) -> FieldCodec:
 
 
 def one_of(kinds: Any, fields: Any) -> FieldCodec:
-    """Return the flat codec of a union of classes. Each class uses the field of the oneof whose message type
-    has the same name."""
+    """Return the flat codec of a union. Each class has the oneof's field whose message has its name."""
     named = {kind.__name__: kind for kind in get_args(kinds)}
     by_kind = {}
     for field in fields.fields:
@@ -215,8 +212,7 @@ def _repeated(pair: FieldCodec) -> FieldCodec:
 
 
 def _table(names: list[str]) -> FieldCodec:
-    """Return the codec of a mapping. The first field is the key, and the others are the value (a tuple if
-    there are several)."""
+    """Return the codec of a mapping: the first field is the key, the others are the value or tuple."""
     first, *others = names
     key, value = attrgetter(first), attrgetter(*others)
 
@@ -264,8 +260,7 @@ def _splits_to_pb(splits: Splits) -> Fields:
 
 
 def _splits_from_pb(splits: Any) -> Splits:
-    """Decode splits without checking whether their nodes, features and bins exist. The training state checks
-    this later."""
+    """Decode splits. The training state checks later whether their nodes, features and bins exist."""
     data, levels = splits.columns, splits.categories
     if not data and not levels:
         return NO_SPLITS
@@ -369,9 +364,8 @@ def _grids_from_pb(q: Any) -> Grids:
 
 
 def _within_features(holds: Any, offsets: Any) -> bool:
-    """Return True if the flag of every pair of neighbouring numbers within a feature is True. holds: one flag
-    per pair of neighbouring numbers, overwritten; offsets: index of each feature's first number, then the
-    total count of numbers."""
+    """Return True if all flags of neighbouring numbers within a feature are True. holds: one flag per pair of
+    neighbours, overwritten; offsets: index of each feature's first number, and the total."""
     begins = offsets[(offsets > 0) & (offsets <= holds.size)]
     holds[begins - 1] = True
     return bool(holds.all())
@@ -425,8 +419,7 @@ def _turn_to_pb(query: Any) -> Fields:
 
 
 def _turn_from_pb(ask: Any) -> OfTurn:
-    """Decode all queries of an `Ask` message. Raises PeerError if there are too many, or if one is unknown or
-    exceeds its limits."""
+    """Decode all queries of an `Ask`. Raises PeerError for too many, unknown or too large ones."""
     first: Query = _QUERY.read(ask)
     if not ask.then:
         return first

@@ -37,8 +37,7 @@ Vouched = Callable[[str, Request | None], None]
 
 
 def _coded(kind: type[T] | UnionType, message: Any, limit: int) -> Coded[T]:
-    """Return the encoder and decoder of a dataclass or union. message: its protobuf class; limit: maximum
-    number of bytes to decode."""
+    """Return the encoder and decoder of a class or union. message: its protobuf class; limit: in bytes."""
     oneofs = message.DESCRIPTOR.oneofs
     pair = one_of(kind, *oneofs) if oneofs else pair_of(kind, message.DESCRIPTOR)
     return (
@@ -70,8 +69,7 @@ def encode_to_party(message: ToParty) -> bytes:
 
 
 class UnreadOffer(PeerError):
-    """Raised for the offer of a session whose terms were not parsed, because `vouched` rejected them.
-    session: name of the session."""
+    """An offer whose terms were not parsed, because `vouched` rejected them. session: its name."""
 
     def __init__(self, session: str, error: FedboostError) -> None:
         super().__init__(error.code, error.public)
@@ -129,8 +127,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class RoundDone:
-    """Reports a finished round. round: its number, starting at 0; seconds, traffic: time and bytes since the
-    session began."""
+    """Reports a finished round, counted from 0. seconds, traffic: time and bytes since the session began."""
 
     round: int
     metrics: Annotated[dict[str, float], Bound(MAX_FIGURES, "metrics")]
@@ -246,9 +243,8 @@ class SessionStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """What a caller may see of an aggregator's state. version: its software version; since: when it started;
-    now: its current time; others: number of sessions that the caller may not see. Times are in seconds since
-    1970."""
+    """What a caller may see of an aggregator's state. version: its software; since: its start; now: its
+    current time; others: number of sessions that the caller may not see. Times are in seconds since 1970."""
 
     version: str
     since: int
@@ -276,8 +272,7 @@ MAX_SENTENCES = 64
 MAX_SENTENCE_LENGTH = 1000
 """Maximum length of a reason or note in characters."""
 MAX_OBJECTIONS = 4 * 2 * MAX_SENTENCES * (MAX_SENTENCE_LENGTH + 8)
-"""Maximum size in bytes of a site's reasons and notes. It allows four bytes per character, and eight
-additional characters per sentence."""
+"""Maximum bytes of a site's reasons and notes: four per character, and eight more characters a sentence."""
 Sentences = Annotated[
     tuple[Annotated[str, Bound(MAX_SENTENCE_LENGTH, "characters in a sentence")], ...],
     Bound(MAX_SENTENCES, "sentences"),
@@ -325,8 +320,7 @@ class SiteReply:
 
 
 class CheckRequest(NamedTuple):
-    """Asks all sites whether they would accept terms. terms: unparsed JSON as sent; request: signed request,
-    or None if analysts have no keys."""
+    """Asks all sites whether they would accept terms. Fields: as in `TrainRequest`."""
 
     terms: str
     request: Request | None = None

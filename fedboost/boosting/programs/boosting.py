@@ -102,8 +102,7 @@ def begin(terms: Terms) -> Generator[OfTurn, Int64, TrainingStart]:
 
 
 def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster | Outcome]:
-    """Train all rounds and return the model. grown: rounds whose trees were grown before a restart (see
-    `grow_tree`)."""
+    """Train all rounds. Returns the model. grown: rounds whose trees grew before a restart (`grow_tree`)."""
     if terms.vertical.aligns:
         yield from align(terms)
     begun = yield from begin(terms)
@@ -165,8 +164,7 @@ def end_round(
     values: tuple[tuple[int, float], ...],
     scales: Scales,
 ) -> Generator[OfTurn, Int64, tuple[Int64, Int64, dict[str, float]]]:
-    """Send the query that ends a round (`end_query`), and return the parts of the summed answers
-    (`split_end`)."""
+    """Send the query that ends a round (`end_query`), and return the parts of the sum (`split_end`)."""
     total = yield end_query(terms, rows, number, splits, values, scales)
     return split_end(terms, total, scales)
 
@@ -295,8 +293,7 @@ def _grow(
 
 @dataclass
 class Candidate:
-    """One candidate of a tuning session: its terms, its growth settings, and its watched metric in each
-    round."""
+    """A candidate of a tuning session: its terms, growth settings, and watched metric in each round."""
 
     number: int
     terms: Terms
@@ -399,8 +396,7 @@ def _roots_of(going: list[Candidate]) -> tuple[int, ...]:
 def _grow_side_by_side(
     terms: Terms, rows: int, number: int, going: list[Candidate], scales: Scales, sums: Int64 | None
 ) -> Generator[OfTurn, Int64, tuple[Tree, Splits]]:
-    """Grow the trees of all remaining candidates as one `Tree`. Returns this tree, and the splits not yet
-    sent to any party."""
+    """Grow the trees of all remaining candidates. Returns them as one `Tree`, and the splits not yet sent."""
     # Each candidate grows its own tree, with its own node numbers. Parties see one tree: `_Forest` renumbers
     # nodes, and answers are concatenated in the order of the candidates that still grow.
     root = root_query(terms, rows, number, going[0].ground, scales, _roots_of(going))
@@ -444,8 +440,7 @@ class _Forest:
         self.new_splits = NO_SPLITS
 
     def split(self, trees: list[_Growing]) -> list[_Growing]:
-        """In each of these trees, split the leaves whose turn it is. Returns the trees that can still
-        grow."""
+        """Split the leaves whose turn it is in each of these trees. Returns the trees that can still grow."""
         return [tree for tree in trees if self._split(tree)]
 
     def _split(self, tree: _Growing) -> bool:

@@ -169,13 +169,11 @@ REASONS = {
 }
 
 FIRST_ROOM = 126
-"""Initial room for nodes below the roots of a growing tree: the number of such nodes in a tree with six
-levels."""
+"""Initial room for nodes below the roots of a growing tree: the nodes of a tree with six levels."""
 
 
 class Columns:
-    """Features by which each node may be split: a sample as in XGBoost, limited by the interaction
-    constraints."""
+    """Features by which each node may be split: a sample as in XGBoost, within interaction constraints."""
 
     def __init__(self, terms: Terms, tree: int, numbers: Int64 | None = None) -> None:
         """Prepare the limits for the trees of one round. tree: number of the round; numbers: numbers of the
@@ -262,8 +260,7 @@ class GrowingTree:
     """Nodes of the growing trees of a round, roots first, and the splits not yet sent to any party."""
 
     def __init__(self, roots: int, ground: GrowthSettings, rule: SplitRule, groups: BinGroups | None) -> None:
-        """Start with only the roots. groups: groups of bins if parties report one sum per group, else
-        None."""
+        """Start with the roots. groups: groups of bins if parties report one sum per group, else None."""
         self._groups = groups
         signs = rule.signs[ground.numbers] if rule.signs.size else rule.signs
         self._ground, self._signs, self._rule = ground, signs, (*rule.scales, rule.learning_rate)
@@ -329,8 +326,7 @@ class GrowingTree:
         return still_waiting[:held], families[:grown]
 
     def _widen(self, groups: BinGroups, columns: Int32) -> None:
-        """Move the most recent splits to borders between groups, both in `columns` (the splits) and in the
-        nodes."""
+        """Move the most recent splits to borders between groups, in both `columns` and the nodes."""
         ground, (node, feature, *_) = self._ground, columns
         bitmaps = self._bitmaps[node[: len(node) * ground.categorical]]
         groups.widen(columns, bitmaps, feature)
@@ -357,11 +353,9 @@ class Histograms:
         self._features = ground.layout.offsets, ground.sizes
         self.cells, self._size = np.empty((roots, ground.layout.cells), np.int64), roots
         self.known = np.ones((roots * bool(terms.histograms.vote_top_k), features), np.bool_)
-        """Features whose histograms a slot contains, bool [slots, features]; empty if each slot contains all
-        features."""
+        """Features whose histograms a slot contains, bool [slots, features]; empty if it contains all."""
         self.used = np.zeros((roots * by_path, features), np.bool_)
-        """Features used on the path to a leaf, bool [slots, features]; empty without interaction
-        constraints."""
+        """Features on the path to a leaf, bool [slots, features]; empty without interaction constraints."""
 
     def take(
         self, cells: Int64, asks: Int64, families: Leaves, both: int, elected: Flags
@@ -440,8 +434,7 @@ class Frontier:
         return VoteQuery(rows, self._number, self.growing.new_splits, voters, *size, *self._scales.pair)
 
     def elect(self, votes: Int64) -> None:
-        """Elect features for each family according to the votes for its children. Ties go to the lowest
-        feature number."""
+        """Elect features for each family by the votes for its children. Ties go to the lowest number."""
         self.growing.new_splits = NO_SPLITS  # the votes' query has sent them
         by_voter = votes.reshape(-1, len(self._ground.sizes))
         # Families are in the order of their left children, each followed by its right one. So the family of a

@@ -12,28 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedboost.boosting.queries import OfTurn, Query, together
+from fedboost.boosting.queries import OfTurn, Query, ids, labels, together
 from fedboost.boosting.queries.base import CONSTANT_TREE, MAX_ROWS
 from fedboost.boosting.queries.columns import BinsQuery, QuantileQuery, are_weighted, weight_scale
-from fedboost.boosting.queries.ids import (
-    UNKNOWN,
-    AlignQuery,
-    IdCountQuery,
-    PlacesQuery,
-    ReachQuery,
-    check_predicted,
-    few_in_common,
-    hash_of,
-)
-from fedboost.boosting.queries.labels import (
-    RESIDUAL_BITS,
-    RESIDUAL_TURNS,
-    START_BITS,
-    LevelSumsQuery,
-    ResidualQuery,
-    RowsQuery,
-    StartQuery,
-)
 from fedboost.errors import ConfigError, PeerError, Refused, TreeAborted, quoted
 from fedboost.fixedpoint import EXPONENT_CELLS, Float32, Float64, Int64, Scale, bound_exponent, lower_bound
 from fedboost.gbdt.booster import Booster
@@ -80,9 +61,9 @@ class QuantileSearch:
         self.inside: Int64 = np.zeros(0, np.int64)
         self.total: Int64 = np.zeros(0, np.int64)
 
-    def query(self, rows: int, tree: int, splits: Splits, weight: Scale) -> ResidualQuery:
+    def query(self, rows: int, tree: int, splits: Splits, weight: Scale) -> labels.ResidualQuery:
         starts = tuple(self._starts.tolist())
-        return ResidualQuery(rows, tree, splits, self._nodes, starts, self._width, weight)
+        return labels.ResidualQuery(rows, tree, splits, self._nodes, starts, self._width, weight)
 
     def take(self, sums: Int64) -> None:
         """Narrow the cells by the sum of the parties' answers. Raises PeerError if the weights in a cell's
@@ -97,7 +78,7 @@ class QuantileSearch:
                 "the residual weights in a cell's parts do not sum to the weight of the cell",
             )
         until = np.cumsum(cells, axis=1)
-        self._width -= RESIDUAL_BITS
+        self._width -= labels.RESIDUAL_BITS
         for number, total in enumerate(self.total.tolist()):
             rank = max(math.ceil(self._quantile * total), 1) - int(self._below[number])
             cell = min(int(np.searchsorted(until[number], rank)), cells.shape[1] - 1)
@@ -107,8 +88,7 @@ class QuantileSearch:
 
     @property
     def values(self) -> list[float]:
-        """The quantile of each node: the number nearest to 0 in its cell, or 0 if the node's rows have no
-        weight."""
+        """The quantile of each node: the number nearest to 0 in its cell, or 0 if its rows have no weight."""
         last = self._starts + (1 << self._width) - 1
         keys = np.where(self._starts >> (KEY_BITS - 1), self._starts, last)  # negative numbers have low keys
         numbers: list[float] = np.where(self.total > 0, keys_to_floats(keys), np.float32(0.0)).tolist()
@@ -127,7 +107,7 @@ def refresh(
         return splits
     leaves = tree.leaves
     narrowing = QuantileSearch(terms.objective.loss.quantile, tuple(leaves))
-    for _ in range(RESIDUAL_TURNS):
+    for _ in range(labels.RESIDUAL_TURNS):
         try:
             narrowing.take((yield narrowing.query(rows, number, splits, weight)))
         except TreeAborted:
@@ -148,8 +128,7 @@ MAX_COARSER_BITS = 1
 """Maximum number of bits by which a tree's scale may be coarser than the scale from exponent counts. A
 coarser scale is accepted because it saves a turn."""
 VANISHED_BITS = 21
-"""Residuals at least this many bits smaller than the labels count as rounding errors (a float32 has 24
-bits)."""
+"""Residuals at least this many bits below the labels count as rounding errors (a float32 has 24 bits)."""
 
 
 @dataclass(frozen=True)
@@ -164,8 +143,7 @@ class Scales:
 
     @classmethod
     def of(cls, terms: Terms, exponents: Int64) -> "Scales":
-        """Compute scales from the bounds on the loss function's gradients, or from the summed exponent counts
-        if there are no bounds."""
+        """Compute scales from the bounds on the loss's gradients, or else from the summed exponent counts."""
         gradient, hessian, weight = exponents.reshape(3, EXPONENT_CELLS)
         bounds = terms.objective.loss.bounds or (bound_exponent(gradient), bound_exponent(hessian))
         weight_scale = terms.known_weight_scale or Scale(bound_exponent(weight), terms.bits)
@@ -179,11 +157,12 @@ class Scales:
     @property
     def of_start(self) -> tuple[Scale, Scale]:
         """Scales of the gradient and hessian sums from which the base score is computed."""
-        return Scale(self.gradient.exponent, START_BITS), Scale(self.hessian.exponent, START_BITS)
+        return Scale(self.gradient.exponent, labels.START_BITS), Scale(
+            self.hessian.exponent, labels.START_BITS
+        )
 
     def for_sampling(self, terms: Terms, norms: Int64) -> "Scales":
-        """Return the scales of the next tree, adjusted if its rows are sampled by gradient norm. norms:
-        counts of gradient norms."""
+        """Return the scales of the next tree, adjusted if it is sampled. norms: counts of gradient norms."""
         # Gradients of a row with norm s are divided by its probability, which is 1, or s / threshold, or the
         # minimum if that is larger. Since |gradient| <= s and sqrt(reg_lambda) * hessian <= s, a gradient
         # becomes at most max(itself, threshold), and a hessian max(itself, threshold / sqrt(reg_lambda)).
@@ -243,16 +222,15 @@ def count(terms: Terms) -> Generator[OfTurn, Int64, tuple[int, Int64, Int64 | No
     # more than a turn. If rows are weighted, the scale of the grids' weights is not known before this sum.
     alone = terms.protection.uses_key_holder or are_weighted(terms)
     if not numeric or not terms.shares_turns or alone:
-        counts = yield RowsQuery()
+        counts = yield labels.RowsQuery()
         return count_rows(counts), counts[1:], None
     grids = QuantileQuery(MAX_ROWS - 1, Grids.first(numeric))
-    counts, coarse = yield from together(terms, RowsQuery(), grids)
+    counts, coarse = yield from together(terms, labels.RowsQuery(), grids)
     return count_rows(counts), counts[1:], coarse
 
 
 def count_rows(counts: Int64) -> int:
-    """Return the number of rows of all parties, from the sum of a RowsQuery. Raises PeerError if the counts
-    are impossible."""
+    """Return the rows of all parties, from the sum of a RowsQuery. Raises PeerError for impossible counts."""
     rows = int(counts[0])
     if not 0 < rows < MAX_ROWS or (counts < 0).any():
         raise PeerError(
@@ -368,7 +346,7 @@ def find_base_score(
     The base score is taken from the terms, or from the model from which training continues. If neither sets
     it, it is the best constant for all rows: `mean_label`, or a quantile. means: target means to send
     (`StartQuery`)."""
-    query = StartQuery(rows, cut_points, *scales.of_start, means)
+    query = labels.StartQuery(rows, cut_points, *scales.of_start, means)
     gradient, hessian = query.gradient, query.hessian
     total = yield query
     check_start(terms, total)
@@ -379,7 +357,7 @@ def find_base_score(
         score = known
     elif quantile is not None:
         narrowing = QuantileSearch(quantile, (0,))
-        for _ in range(RESIDUAL_TURNS):
+        for _ in range(labels.RESIDUAL_TURNS):
             narrowing.take((yield narrowing.query(rows, CONSTANT_TREE, NO_SPLITS, scales.weight)))
         if (narrowing.inside == narrowing.total).all():  # all residuals are in one cell
             raise ConfigError("data-nothing-to-learn", NOTHING_TO_LEARN)
@@ -472,7 +450,7 @@ def find_levels(
         return Levels()
     sizes = tuple(each.with_missing for each in slots.values())
     _, weight = start_quantiles(terms, rows, exponents, features=1)
-    query = LevelSumsQuery(rows, sizes, *scales.of_start, weight=weight)
+    query = labels.LevelSumsQuery(rows, sizes, *scales.of_start, weight=weight)
     sums, *counts = parts_of(query, (yield query))
     totals = [own.sum(axis=0).tolist() for own in by_column(query, sums)]
     if any(total != totals[0] for total in totals):
@@ -494,18 +472,18 @@ def find_levels(
     return Levels(tuple(means), tuple(cut_points))
 
 
-def parts_of(query: LevelSumsQuery, total: Int64) -> list[Int64]:
+def parts_of(query: labels.LevelSumsQuery, total: Int64) -> list[Int64]:
     """Split the sum of a LevelSumsQuery into gradient and hessian sums [slots, 2] and, if the query asks for
     them, row counts [slots] and weights [slots]."""
     pairs, *counts = np.split(total, np.cumsum([segment.cells for segment in query.segments])[:-1])
     return [pairs.reshape(-1, STATS), *counts]
 
 
-def by_column(query: LevelSumsQuery, values: Int64) -> list[Int64]:
+def by_column(query: labels.LevelSumsQuery, values: Int64) -> list[Int64]:
     return np.split(values, np.cumsum(query.slots)[:-1])
 
 
-def _means(terms: Terms, query: LevelSumsQuery, sums: Int64, counts: Int64) -> Float32:
+def _means(terms: Terms, query: labels.LevelSumsQuery, sums: Int64, counts: Int64) -> Float32:
     """Return the means of a column, float32 [buckets, FOLDS + 1]. sums: int64 [buckets + 1, FOLDS + 1, 2];
     counts: int64 [buckets + 1, FOLDS + 1]. In both, the last bucket is for missing values."""
     factors, floor = np.array([query.gradient.factor, query.hessian.factor]), terms.evaluation.min_count
@@ -549,8 +527,7 @@ def _of_groups(pairs: Int64, rows: Int64, floor: int) -> Int64:
 
 
 def _rounded(values: Float64) -> Float64:
-    """Round values to as many digits as published metrics have, because further digits could reveal exact
-    sums over a few rows."""
+    """Round values like published metrics, because more digits could reveal exact sums over a few rows."""
     return np.array([float(f"{value:.{DIGITS}g}") for value in values.reshape(-1)]).reshape(values.shape)
 
 
@@ -571,10 +548,9 @@ def lay_cut_points(means: Float32, units: Int64, quantiles: Quantiles) -> CutPoi
 
 
 def align(terms: Terms) -> Generator[OfTurn, Int64, None]:
-    """Match the rows of each block by their ids, and send each party the indices of the matched rows in its
-    own list of ids."""
-    counts = yield IdCountQuery(len(terms.parties))
-    query = AlignQuery(tuple(counts.tolist()))
+    """Match each block's rows by id, and send each party the indices of the matched rows in its own list."""
+    counts = yield ids.IdCountQuery(len(terms.parties))
+    query = ids.AlignQuery(tuple(counts.tolist()))
     query.check(terms)
     places = places_of(terms, query, (yield query))
     if int((yield places)[0]) != places.total:
@@ -584,12 +560,12 @@ def align(terms: Terms) -> Generator[OfTurn, Int64, None]:
         )
 
 
-def places_of(terms: Terms, query: AlignQuery, tokens: Int64) -> PlacesQuery:
+def places_of(terms: Terms, query: ids.AlignQuery, tokens: Int64) -> ids.PlacesQuery:
     """Build the query that sends the indices of the common rows, or of all rows of the label holder. tokens:
     sum of the answers to `query`, i.e. the tokens of all lists."""
     lists = lists_of(terms, query, tokens)
     if terms.vertical.takes_all_rows:
-        of_all = PlacesQuery(*known_places(terms, lists))
+        of_all = ids.PlacesQuery(*known_places(terms, lists))
         of_all.check(terms)
         return of_all
     places: dict[str, Int64] = {}
@@ -598,11 +574,11 @@ def places_of(terms: Terms, query: AlignQuery, tokens: Int64) -> PlacesQuery:
         common = matched(lists, block.parties)
         rows, fewest = common[0].size, terms.vertical.fewest_common_rows
         if rows < fewest:
-            raise Refused("align-few-common", few_in_common(rows, fewest, block.parties))
+            raise Refused("align-few-common", ids.few_in_common(rows, fewest, block.parties))
         places |= dict(zip(block.parties, common, strict=True))
         total += rows
     told = [places[party] for party in terms.parties]
-    return PlacesQuery(total, tuple(own.size for own in told), np.concatenate(told))
+    return ids.PlacesQuery(total, tuple(own.size for own in told), np.concatenate(told))
 
 
 def known_places(terms: Terms, lists: Mapping[str, Tokens]) -> tuple[int, tuple[int, ...], Int64]:
@@ -618,16 +594,15 @@ def known_places(terms: Terms, lists: Mapping[str, Tokens]) -> tuple[int, tuple[
     places: dict[str, Int64] = {}
     for party in block.feature_holders:
         own, theirs = matched(lists, (holder, party))
-        places[party] = np.full(rows, UNKNOWN, np.int64)
+        places[party] = np.full(rows, ids.UNKNOWN, np.int64)
         places[party][own] = theirs
-    places[holder] = np.concatenate([hash_of(own != UNKNOWN) for own in places.values()])
+    places[holder] = np.concatenate([ids.hash_of(own != ids.UNKNOWN) for own in places.values()])
     told = [places[party] for party in terms.parties]
     return rows, tuple(own.size for own in told), np.concatenate(told)
 
 
-def lists_of(terms: Terms, query: AlignQuery, tokens: Int64) -> dict[str, Tokens]:
-    """Return, for each party, the tokens of its list, uint32 [ids, 4]. tokens: the sum of the answers to
-    `query`."""
+def lists_of(terms: Terms, query: ids.AlignQuery, tokens: Int64) -> dict[str, Tokens]:
+    """Return the tokens of each party's list, uint32 [ids, 4]. tokens: sum of the answers to `query`."""
     ends = np.cumsum(query.sizes)[:-1]
     words = tokens.astype(np.uint32).reshape(-1, TOKEN_WORDS)
     return dict(zip(terms.parties, np.split(words, ends), strict=True))
@@ -646,12 +621,11 @@ def matched(lists: Mapping[str, Tokens], parties: Sequence[str]) -> list[Int64]:
 
 
 def predict(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster]:
-    """Run a joint prediction: the label holder learns which leaves its rows reach. Returns a model without
-    trees."""
-    counts = yield IdCountQuery(len(terms.parties))
-    query = AlignQuery(tuple(counts.tolist()))
+    """Predict jointly: the label holder learns which leaves its rows reach. Returns a model without trees."""
+    counts = yield ids.IdCountQuery(len(terms.parties))
+    query = ids.AlignQuery(tuple(counts.tolist()))
     (block,) = terms.blocks
-    check_predicted(terms, query.sizes[terms.parties.index(block.label_holder)])
+    ids.check_predicted(terms, query.sizes[terms.parties.index(block.label_holder)])
     query.check(terms)
     reach = reach_of(terms, query, (yield query))
     reach.check(terms)
@@ -660,7 +634,6 @@ def predict(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster
     return no_model(terms)
 
 
-def reach_of(terms: Terms, query: AlignQuery, tokens: Int64) -> ReachQuery:
-    """Build the query that sends the indices of the rows to predict. tokens: sum of the answers to
-    `query`."""
-    return ReachQuery(*known_places(terms, lists_of(terms, query, tokens)))
+def reach_of(terms: Terms, query: ids.AlignQuery, tokens: Int64) -> ids.ReachQuery:
+    """Build the query with the indices of the rows to predict. tokens: sum of the answers to `query`."""
+    return ids.ReachQuery(*known_places(terms, lists_of(terms, query, tokens)))

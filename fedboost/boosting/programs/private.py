@@ -42,8 +42,7 @@ from fedboost.terms.terms import Terms, slots_of
 NOISE_ALONE = 2.0
 """Counts that do not exceed this many standard deviations of their noise are set to 0."""
 LEAF_SPREAD = 0.5
-"""Prior standard deviation of leaf values (tau). The smaller it is, the more noisy values are shrunk toward
-0."""
+"""Prior standard deviation of leaf values (tau). A smaller one shrinks noisy values more toward 0."""
 MAX_LEAF_STEP = 2.0
 """Maximum magnitude of a leaf's step, before the learning rate."""
 
@@ -256,8 +255,7 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
 def grow_random_trees(
     terms: Terms, number: int, cut_points: CutPoints
 ) -> Generator[Query, Int64, tuple[Tree, Splits]]:
-    """Grow the trees of a round with random splits. Returns them as one `Tree`, with the splits not yet sent
-    to any party."""
+    """Grow the trees of a round with random splits. Returns them as a `Tree`, and the splits not yet sent."""
     assert terms.noise is not None
     if terms.noise.method == "hist":
         tree, new_splits, sums = yield from grow_noisy_histograms(terms, number, cut_points)
@@ -353,8 +351,7 @@ def draw_splits(terms: Terms, number: int, cut_points: CutPoints) -> tuple[Split
 
 
 def _parts(bins: Sequence[int], draws: Iterator[int]) -> tuple[Sequence[int], Sequence[int]]:
-    """Split bins at a threshold drawn uniformly at random. Returns the bins that go left, and those that go
-    right."""
+    """Split bins at a uniformly random threshold. Returns the bins that go left, and those that go right."""
     first = 1 + next(draws) % (len(bins) - 1)
     return bins[:first], bins[first:]
 
@@ -371,8 +368,7 @@ def _halves(categories: Sequence[int], draws: Iterator[int]) -> tuple[Sequence[i
 
 
 def _draws(seed: int, number: int) -> Iterator[int]:
-    """Yield an endless sequence of pseudo-random integers below 2**64: hashes of the seed, computed as for
-    the sampling of rows."""
+    """Yield endless pseudo-random integers below 2**64: hashes of the seed, as for the sampling of rows."""
     block = 0
     while True:
         yield from mixed(np.arange(1024, dtype=np.uint64), seed, "structure", number, block).tolist()

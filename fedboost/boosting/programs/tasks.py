@@ -64,8 +64,7 @@ def unit_of(min_count: int) -> int:
 
 
 def step_of(size: float) -> float:
-    """Return the largest of ..., 0.1, 0.2, 0.5, 1, 2, 5, ... that is at most `size`, which must be
-    positive."""
+    """Return the largest of ..., 0.1, 0.2, 0.5, 1, 2, 5, ... that is at most `size`, which is positive."""
     scale = 10.0 ** math.floor(math.log10(size) + 1e-9)
     return max(step * scale for step in _STEPS if step * scale <= size * (1 + 1e-9))
 
@@ -114,8 +113,7 @@ def coarse(counts: Sequence[int], unit: int, told: int | None = None) -> list[in
 
 
 def rounded(value: float, step: float = 0.0) -> float | None:
-    """Round a number to the nearest multiple of `step`, then to the number of published digits. Returns None
-    for NaN."""
+    """Round to the nearest multiple of `step`, then to the published digits. Returns None for NaN."""
     if math.isnan(value):
         return None
     stepped = round(value / step) * step if step else value
@@ -191,8 +189,7 @@ def _quantiles(counts: Int64, declared: tuple[float, float], noise: float) -> di
 # Raises: PeerError for inconsistent counts, ConfigError for fewer rows than `min_count`.
 
 UNIT_FACTOR = 10.0
-"""A gap in a column suggests different units (such as m and cm) if the values on its two sides differ by at
-least this factor."""
+"""Factor between the values beside a gap that suggests different units in a column (such as m and cm)."""
 GAP_SHARE = 0.02
 """Minimum number of rows on each side of such a gap, as a share of all rows."""
 
@@ -358,8 +355,7 @@ def _grouped(groups: list[list[int]], counts: Int64) -> Json:
 
 
 def _along(counts: Int64, least: int) -> list[list[int]]:
-    """Group neighbouring bins so that each group has enough rows. Missing values get their own group if
-    possible."""
+    """Group neighbouring bins until each group has enough rows. Missing values are apart if possible."""
     groups, missing = runs(counts[:-1], least), counts.size - 1
     if 0 < counts[missing] < least or any(0 < counts[group].sum() < least for group in groups):
         return [*groups[:-1], [*groups[-1], missing]]
@@ -396,13 +392,11 @@ LARGEST_LOSSES = {
     **dict.fromkeys(("logloss", "mlogloss"), -math.log(1e-3)),
     "interval-regression-accuracy": 1.0,
 }
-"""Maps metric -> fixed cap on the loss of a row. For log losses, it is the loss of a label predicted with
-probability 0.001."""
+"""Maps metric -> cap on a row's loss. For log losses: of a label predicted with probability 0.001."""
 
 
 def evaluate(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
-    """Evaluate the model specified by the terms on the rows of all parties. Returns the model and the
-    summary."""
+    """Evaluate the model in the terms on the rows of all parties. Returns the model and the summary."""
     query = MagnitudesQuery(terms.metrics)
     counts = yield query
     measured = terms.evaluation.evaluate_rows
@@ -512,8 +506,7 @@ class _Set:
         return step_of(size) if self.unit > 1 else 0.0
 
     def _figure(self, name: str, least: int) -> tuple[float | None, float | None]:
-        """Return the published value of a metric, and the maximum error of this value. Both are None if the
-        metric is not published."""
+        """Return the published value of a metric, and its maximum error; both None if it is not published."""
         query, metric, start = self.query, exact_metric_of(name), 1
         for other in query.metrics[: query.metrics.index(name)]:
             start += exact_metric_of(other).cells
@@ -542,8 +535,7 @@ class _Set:
         return value, None if value is None else rounded(step / 2 + _last(value))
 
     def _step(self, metric: Metric, own: Int64, weights: float, cap: float) -> float:
-        """Return the rounding step of a metric: the maximum change of the metric if one unit of rows
-        changes."""
+        """Return the rounding step of a metric: the most that it changes if one unit of rows changes."""
         weight = self.query.weight
         heaviest = self.unit * weight.decode(weight.limit)
         match metric:
@@ -659,8 +651,7 @@ class _Sums:
         return out
 
     def _split(self, names: Sequence[Any], titles: Sequence[str]) -> Figures:
-        """Return the figures of each set in a partition, the gaps between them, and the names of the sets
-        that are left out."""
+        """Return the figures of each set in a partition, the gaps, and the names of the sets left out."""
         sets = dict(zip(titles, (self._sets[name] for name in names), strict=True))
         least = rows_of_group(self._unit)
         told = {t: each.json(least) for t, each in sets.items() if min(each.rows, each.told) >= self._unit}
@@ -748,8 +739,7 @@ def _ratio(part: Sequence[int | None], whole: Sequence[int | None], unit: int, l
 
 
 def gaps(sets: Sequence[Figures], unit: int = 1) -> dict[str, float]:
-    """Return the largest minus the smallest value of each rate and metric, unless rounding could explain the
-    difference."""
+    """Return the range of each rate and metric over the sets, unless rounding could explain it."""
     named = [{**one.get("rates", {}), **one["metrics"]} for one in sets]
     out = {}
     for key in named[0] if named else ():

@@ -132,8 +132,7 @@ class View:
         return starts if self.has_labels or not any(starts) else (0,) * len(starts)
 
     def scale(self, scale: Scale) -> Scale:
-        """Return the scale as seen in this view: with exponent 0, if the exponent would reveal something
-        about labels."""
+        """Return the scale in this view: with exponent 0, if the exponent would reveal labels."""
         told = self.has_labels or not self.hides or scale.exponent == 0
         return scale if told else Scale(0, scale.bits)
 
@@ -206,8 +205,7 @@ def _masked(values: list[T], where: list[bool], value: T) -> list[T]:
 
 
 def view_of(terms: Terms, party: str) -> View | None:
-    """Return a party's view of queries and states, or None if all parties have the same columns and see
-    everything."""
+    """Return a party's view of queries and states; None if parties have the same columns and see all."""
     return _view_of(terms, party) if terms.blocks else None
 
 
@@ -280,8 +278,7 @@ class BaseQuery(HasSplits, Query, ABC):
     suits: ClassVar[tuple[str, ...]] = ()
     """Noise methods with which the query is allowed, if the terms have noise."""
     released: ClassVar[str | None] = None
-    """Name of the answer's release in `Terms.plan` under terms with noise, or None if the answer does not
-    depend on rows."""
+    """Name of the answer's release in `Terms.plan` with noise; None if the answer ignores the rows."""
     views: ClassVar[tuple[tuple[str, Callable[[View, Any], Any]], ...]] = (("splits", View.splits),)
     """Fields of which a party may see only a part, each with the function that returns this part. The
     function returns the same object if nothing is hidden."""
@@ -301,8 +298,7 @@ class BaseQuery(HasSplits, Query, ABC):
     @property
     @abstractmethod
     def cell_bits(self) -> int:
-        """Number of bits per cell, enough for the sum of each integer over all rows. Sums are read modulo
-        2**bits."""
+        """Bits per cell, enough for the sum of each integer over all rows. Sums are modulo 2**bits."""
 
     @abstractmethod
     def check_terms(self, terms: Terms) -> None:
@@ -310,8 +306,7 @@ class BaseQuery(HasSplits, Query, ABC):
 
     @abstractmethod
     def check_order(self, terms: Terms, state: Any) -> None:
-        """Raise PeerError unless this query may come next in the given state
-        (`boosting.state.BoostingState`)."""
+        """Raise PeerError unless this query may come next in the state (`boosting.state.BoostingState`)."""
 
     @abstractmethod
     def applied_to(self, state: Any) -> Any:
@@ -365,8 +360,7 @@ class BaseQuery(HasSplits, Query, ABC):
         self.check_terms(terms)
 
     def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> Self:
-        """Return the query as one party sees it (`View`). publicly: return only what all parties of its block
-        see."""
+        """Return the query as a party sees it (`View`). publicly: as all parties of its block see it."""
         view = view_of(terms, party)
         if view is None:
             return self
@@ -384,13 +378,11 @@ class BaseQuery(HasSplits, Query, ABC):
         return replace(self, **hidden) if hidden else self  # type: ignore[type-var]  # a dataclass
 
     def bytes_needed(self, parties: int) -> int:
-        """Return the maximum memory, in bytes, that the aggregator needs from sending this query until it
-        sends the next."""
+        """Return the maximum bytes that the aggregator needs from sending this query until the next."""
         return BYTES_PER_CELL * self.cells
 
     def release(self, terms: Terms) -> Release | None:
-        """Return the planned release (noise and privacy cost) of an answer, or None if the answer does not
-        need noise."""
+        """Return the planned release (noise and cost) of an answer, or None if it does not need noise."""
         return None if self.released is None else terms.plan.releases[self.released]
 
 
@@ -409,8 +401,7 @@ class Stateless(BeforeTrees):
 
 
 class Counted(BeforeTrees):
-    """Base of queries that come before the cut points. Each query adds `steps` to `grids` of the training
-    state."""
+    """Base of queries before the cut points. Each adds `steps` to `grids` of the training state."""
 
     steps: ClassVar[int] = 1
 
@@ -430,8 +421,7 @@ def digest_of(value: object) -> bytes:
 
 
 APART = {"hashed": "apart"}
-"""Metadata of a rarely used field. `digest_of` omits the field; the query's own `digest` adds the field if it
-is used."""
+"""Metadata of a rarely used field, which is part of a query's `digest` only if it is used (`digest_of`)."""
 _TEXT = {bool, int, float, str, bytes, type(None)}
 """Types whose repr contains their full value."""
 _MEMBERS: dict[type, Any] = {}
@@ -480,8 +470,7 @@ def check_started(state: Any) -> None:
 
 
 def check_nodes(terms: Terms, tree: int, splits: Splits, nodes: tuple[int, ...]) -> None:
-    """Raise Refused unless the nodes can be one level of the given tree after the splits have been
-    applied."""
+    """Raise Refused unless the nodes can be one level of the tree after the splits have been applied."""
     check_tree(terms, tree, splits, ())
     if tree == CONSTANT_TREE:
         raise Refused("query-nodes", "the query asks for histograms before the first tree")
@@ -489,8 +478,7 @@ def check_nodes(terms: Terms, tree: int, splits: Splits, nodes: tuple[int, ...])
 
 
 def check_several(terms: Terms, nodes: tuple[int, ...]) -> None:
-    """Raise Refused if the nodes cannot be a level of any tree: if there are none or too many, or if one is
-    repeated."""
+    """Raise Refused if there are no nodes, too many, or repeated ones: no tree has such a level."""
     if not nodes or len(nodes) > terms.max_leaves_per_round or len(set(nodes)) != len(nodes):
         raise Refused(
             "query-nodes",
@@ -500,8 +488,7 @@ def check_several(terms: Terms, nodes: tuple[int, ...]) -> None:
 
 
 def check_scales(terms: Terms, gradient: Scale, hessian: Scale, threshold: float) -> None:
-    """Raise Refused if the terms do not allow these scales of gradients and hessians, or this threshold for
-    sampling rows."""
+    """Raise Refused if the terms forbid these gradient and hessian scales, or this sampling threshold."""
     check_bits(terms.bits, gradient, hessian)
     if not (0.0 < threshold < math.inf if terms.draws.by_gradient_norm else threshold == 0.0):
         raise Refused(

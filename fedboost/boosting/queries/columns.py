@@ -37,14 +37,12 @@ from fedboost.terms.terms import Terms
 from fedboost.terms.training import MAX_ROUNDS
 
 BYTES_PER_COUNT = 64
-"""Memory in bytes per count: running sum (8), opened sum (8), new cell (24) and the cell that the new one
-refines (24)."""
+"""Bytes per count: running sum (8), opened sum (8), new cell (24), and the cell that it refines (24)."""
 MAX_WEIGHT_BITS = 52
 """Maximum number of bits of the sum of all weights. `Quantiles` multiplies this sum by a number of subcells
 (up to 2**11), in int64."""
 LEVELS_SUMMED = MAX_REFINEMENTS + 1
-"""Number that a `LevelSumsQuery` adds to `BoostingState.grids`. It exceeds the maximum number of grids, so no
-grid can follow."""
+"""What a `LevelSumsQuery` adds to `BoostingState.grids`: over the maximum, so that no grid can follow."""
 
 
 def are_weighted(terms: Terms) -> bool:
@@ -54,9 +52,8 @@ def are_weighted(terms: Terms) -> bool:
 
 
 def weight_scale(terms: Terms, rows: int, exponent: int) -> Scale:
-    """Return the scale in which row weights up to 2**exponent are summed to find quantiles of `rows` rows.
-    The scale has as many bits as gradients, or fewer if the sum of all weights would exceed
-    MAX_WEIGHT_BITS."""
+    """Return the scale in which row weights up to 2**exponent are summed to find quantiles of `rows` rows. It
+    has as many bits as gradients, or fewer if all weights could add up to over MAX_WEIGHT_BITS."""
     # A weight of b bits is at most 2**(b - 1), and rows are fewer than 2**rows.bit_length(). So their sum is
     # below 2**(b - 1 + rows.bit_length()), which is 2**MAX_WEIGHT_BITS for the largest b.
     return Scale(exponent, min(terms.bits, MAX_WEIGHT_BITS + 1 - rows.bit_length()))

@@ -55,8 +55,7 @@ class BeforeRows(Stateless):
 
 @dataclass(frozen=True)
 class IdCountQuery(BeforeRows, BaseQuery):
-    """Asks for the number of row ids of each party. Answer: one integer per party, in the order of the
-    terms."""
+    """Asks for the number of row ids of each party. Answer: one integer per party, in terms order."""
 
     description = "number of row ids"
     only_turn = 1
@@ -240,8 +239,7 @@ class PlacesQuery(ToldPlaces):
 
 
 def hash_of(known: Mask) -> Int64:
-    """Return the SHA-256 hash of the bit mask of rows that a feature holder has, int64 [HASH_WORDS]. known:
-    bool [rows]."""
+    """Return the SHA-256 of a feature holder's mask of its rows, int64 [HASH_WORDS]. known: bool [rows]."""
     return np.frombuffer(hashlib.sha256(np.packbits(known).tobytes()).digest(), "<i4").astype(np.int64)
 
 
@@ -317,8 +315,7 @@ class ReachQuery(ToldPlaces):
 
 
 def rows_of_batch(size: int) -> int:
-    """Return the number of rows whose leaf bits are relayed together. size: maximum number of bytes per row
-    at any party."""
+    """Return the number of rows whose leaf bits are relayed together. size: maximum bytes per row."""
     return max(1, BATCH_BYTES // max(1, size))
 
 

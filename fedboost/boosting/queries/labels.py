@@ -1,5 +1,4 @@
-"""Queries about labels and margins: row counts, magnitudes, sums, residuals, and the evaluation of a
-model."""
+"""Queries about labels and margins: row counts, magnitudes, sums, residuals, evaluation of a model."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -252,8 +251,7 @@ class LevelSumsQuery(Counted, BaseQuery):
 
 RESIDUAL_BITS = 8
 RESIDUAL_TURNS = MAX_RENEWAL_QUERIES
-"""Maximum number of residual queries per tree. They determine 24 bits of a key: sign, exponent and 15 bits of
-the mantissa."""
+"""Maximum residual queries per tree. They determine 24 bits of a key: sign, exponent, 15 mantissa bits."""
 RESIDUAL_WIDTHS = tuple(KEY_BITS - RESIDUAL_BITS * turn for turn in range(RESIDUAL_TURNS))
 
 

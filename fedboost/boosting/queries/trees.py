@@ -56,8 +56,7 @@ _PAIRS = Only(lambda widths: len(widths) % 2 == 0, "it has an odd number of cell
 
 @dataclass(frozen=True)
 class Elected:
-    """Features that an answer covers for one node, in increasing order, and the total number of their
-    bins."""
+    """Features that an answer covers for one node, in increasing order, and the total of their bins."""
 
     features: Annotated[tuple[int, ...], Bound(MAX_ELECTED, "elected features")]
     bins: int

@@ -11,22 +11,7 @@ import numpy as np
 
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Float32, Float64, Int64
-from fedboost.gbdt.kernels.objectives import (
-    EXTREME,
-    LOGISTIC,
-    NORMAL,
-    aft_gradients,
-    aft_losses,
-    exps,
-    gamma_gradients,
-    lambda_gradients,
-    logistic_gradients,
-    logs,
-    poisson_gradients,
-    pseudo_huber_gradients,
-    softmax_gradients,
-    tweedie_gradients,
-)
+from fedboost.gbdt.kernels import objectives as kernels
 from fedboost.gbdt.objectives.objective import (
     AMOUNT_BITS,
     LOG,
@@ -79,7 +64,7 @@ class Logistic(Objective):
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
         if self.scale_pos_weight != 1.0:
             weight = np.where(label > 0.5, weight * np.float32(self.scale_pos_weight), weight)
-        gradient, hessian = logistic_gradients(margin, label, weight)
+        gradient, hessian = kernels.logistic_gradients(margin, label, weight)
         return gradient, hessian
 
     def base_score(self, gradient: float, hessian: float) -> float:
@@ -132,7 +117,7 @@ class Softmax(Objective):
         return self.num_class
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
-        gradient, hessian = softmax_gradients(margin, label, weight)
+        gradient, hessian = kernels.softmax_gradients(margin, label, weight)
         return gradient, hessian
 
     def base_score(self, gradient: float, hessian: float) -> float:
@@ -200,7 +185,7 @@ class PseudoHuber(Objective):
     step of the pseudo-Huber loss would overshoot by a large factor."""
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
-        gradient, hessian = pseudo_huber_gradients(margin, label, weight, self.huber_slope)
+        gradient, hessian = kernels.pseudo_huber_gradients(margin, label, weight, self.huber_slope)
         return gradient, hessian
 
     def bounds_after(self, gradient: float, hessian: float, step: float) -> tuple[float, float]:
@@ -220,8 +205,7 @@ class PseudoHuber(Objective):
 
 
 class _Amounts(Objective):
-    """Base class of objectives for counts and amounts. Their optimal constant is computed in one step, even
-    with base margins."""
+    """Base class of objectives for counts and amounts. The best constant takes one step to compute."""
 
     label_kind = LabelKind.COUNT
     link = LOG
@@ -252,10 +236,10 @@ class Poisson(_Amounts):
 
     @property
     def _hessian_factor(self) -> float:
-        return float(exps(np.array([self.max_delta_step]))[0])
+        return float(kernels.exps(np.array([self.max_delta_step]))[0])
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
-        gradient, hessian = poisson_gradients(margin, label, weight, self._hessian_factor)
+        gradient, hessian = kernels.poisson_gradients(margin, label, weight, self._hessian_factor)
         return gradient, hessian
 
     def bounds_after(self, gradient: float, hessian: float, step: float) -> tuple[float, float]:
@@ -281,7 +265,7 @@ class Gamma(_Amounts):
     xgboost_params: ClassVar = {"reg_loss_param": {"scale_pos_weight": "1"}}
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
-        gradient, hessian = gamma_gradients(margin, label, weight)
+        gradient, hessian = kernels.gamma_gradients(margin, label, weight)
         return gradient, hessian
 
     def bounds_after(self, gradient: float, hessian: float, step: float) -> tuple[float, float]:
@@ -309,7 +293,7 @@ class Tweedie(_Amounts):
         return f"tweedie-nloglik@{self.tweedie_variance_power:g}"
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
-        gradient, hessian = tweedie_gradients(margin, label, weight, self.tweedie_variance_power)
+        gradient, hessian = kernels.tweedie_gradients(margin, label, weight, self.tweedie_variance_power)
         return gradient, hessian
 
     def bounds_after(self, gradient: float, hessian: float, step: float) -> tuple[float, float]:
@@ -318,8 +302,7 @@ class Tweedie(_Amounts):
         return gradient + moved, grown
 
     def base_score(self, gradient: float, hessian: float) -> float:
-        """Return the sum of w y e**((1 - power) base_margin), divided by the sum of w e**((2 - power)
-        base_margin)."""
+        """Return sum of w y e**((1 - power) base_margin) divided by sum of w e**((2 - power) base_margin)."""
         predicted = hessian + (self.tweedie_variance_power - 1.0) * gradient
         return _mean(predicted - gradient, predicted)
 
@@ -359,8 +342,7 @@ def _mean(labels: float, predicted: float) -> float:
 
 
 class _Quantile(Objective):
-    """Base class of objectives whose initial constant is a quantile. This quantile is found by separate
-    queries."""
+    """Base class of objectives whose initial constant is a quantile, found by separate queries."""
 
     label_kind = LabelKind.NUMBER
     rows_per_hessian = 1
@@ -388,8 +370,7 @@ class AbsoluteError(_Quantile):
 
 @dataclass(frozen=True)
 class QuantileError(_Quantile):
-    """reg:quantileerror: regression for the conditional quantile at quantile_alpha. Any finite label is
-    valid."""
+    """reg:quantileerror: regression for the conditional quantile at quantile_alpha of any finite label."""
 
     quantile_alpha: float
 
@@ -415,7 +396,7 @@ class QuantileError(_Quantile):
 # prediction.
 
 
-DISTRIBUTIONS = {"normal": NORMAL, "logistic": LOGISTIC, "extreme": EXTREME}
+DISTRIBUTIONS = {"normal": kernels.NORMAL, "logistic": kernels.LOGISTIC, "extreme": kernels.EXTREME}
 
 
 @dataclass(frozen=True)
@@ -426,7 +407,7 @@ class LogTime:
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
         lower, upper = label.astype(np.float64)
         known = np.where(lower > 0.0, lower, upper), np.where(upper < np.inf, upper, lower)
-        low, high = map(logs, known)
+        low, high = map(kernels.logs, known)
         hessian = weight.astype(np.float64)
         return hessian * (margin - 0.5 * (low + high)), hessian
 
@@ -461,12 +442,12 @@ class AcceleratedFailureTime(Objective):
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
         lower, upper = np.ascontiguousarray(label)
-        gradient, hessian = aft_gradients(margin, lower, upper, weight, *self.noise)
+        gradient, hessian = kernels.aft_gradients(margin, lower, upper, weight, *self.noise)
         return gradient, hessian
 
     def losses(self, margin: Float64, label: Float32) -> Float64:
         lower, upper = np.ascontiguousarray(label)
-        out: Float64 = aft_losses(margin, lower, upper, *self.noise)
+        out: Float64 = kernels.aft_losses(margin, lower, upper, *self.noise)
         return out
 
     def first_invalid_label(self, label: Float32) -> tuple[int, str] | None:
@@ -505,8 +486,7 @@ class Ranking(Objective):
 
     lambdarank_pair_method: str = "topk"
     lambdarank_num_pair_per_sample: int = 32
-    """Number of top rows of a group (those with the highest margins) that form pairs with all rows below
-    them."""
+    """Number of top rows of a group, by margin, that form pairs with all rows below them."""
     lambdarank_normalization: bool = True
     """If True, a group's gradients are scaled down, by a factor that increases with their sum."""
     lambdarank_score_normalization: bool = True
@@ -542,7 +522,7 @@ class Ranking(Objective):
         return {"lambdarank_param": params}
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
-        gradient, hessian = lambda_gradients(
+        gradient, hessian = kernels.lambda_gradients(
             margin,
             label,
             self.gains(label),
@@ -560,8 +540,7 @@ class Ranking(Objective):
         return np.array([0, rows], np.int64) if self.starts is None else self.starts
 
     def gains(self, label: Float32) -> Float64:
-        """Return the amount that each row would contribute to its group's DCG if it were ranked first:
-        float64 [N]."""
+        """Return what each row would add to its group's DCG if it were ranked first: float64 [N]."""
         if not self.ndcg_exp_gain:
             return label.astype(np.float64)
         out: Float64 = np.ldexp(1.0, label.astype(np.int64)) - 1.0

@@ -57,8 +57,7 @@ def first_beyond(label: Float32, kind: LabelKind) -> tuple[int, str] | None:
 
 
 def first(invalid: npt.NDArray[np.bool_], valid_labels: str) -> tuple[int, str] | None:
-    """Return the first row where `invalid`, bool [N], is True, along with `valid_labels`. Returns None if
-    there is none."""
+    """Return the first row where `invalid`, bool [N], is True, and `valid_labels`; None if there is none."""
     rows = np.flatnonzero(invalid)
     return (int(rows[0]), valid_labels) if rows.size else None
 
@@ -169,8 +168,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The bound of an objective, or a function that returns the bound for the lowest and the highest possible
-    label."""
+    """An objective's bound, or a function of the lowest and the highest possible label that returns it."""
 
     bound: Bound | Callable[[float, float], Bound]
 
@@ -222,15 +220,13 @@ class HasGradients(Protocol):
 
 
 class Objective(ABC):
-    """Base class of objectives, which are frozen dataclasses. The fields are the parameters that terms can
-    set."""
+    """Base class of objectives: frozen dataclasses whose fields are the parameters that terms can set."""
 
     name: ClassVar[str]
     """Name in the terms and in XGBoost."""
     label_kind: ClassVar[LabelKind]
     metrics: ClassVar[tuple[str, ...]]
-    """Names of the metrics that can be computed, starting with the default. A name includes its variants with
-    a parameter."""
+    """Names of the metrics that can be computed, the default first, including variants with a parameter."""
     link: ClassVar[Link] = IDENTITY
     gradient_bits: ClassVar[int] = 16
     """Number of bits of a row's gradient and hessian, unless set in the terms. More bits are needed if the
@@ -239,11 +235,9 @@ class Objective(ABC):
     """Key in the [columns] table of the terms that lists the values of a class label (`positive` or
     `classes`); None for other labels."""
     rows_per_hessian: ClassVar[int | None] = None
-    """Minimum number of rows of weight 1 whose rounded hessians sum to at least 1; None if that is not
-    guaranteed."""
+    """Minimum number of weight-1 rows whose rounded hessians sum to at least 1; None if not guaranteed."""
     has_label_means: ClassVar[bool] = False
-    """True if `base_score`, computed from the sums over some rows, is approximately the mean of their labels.
-    """
+    """True if `base_score`, from the sums over some rows, is approximately the mean of their labels."""
     sensitivity: ClassVar[Sensitivity | None] = None
     """Bound for a row's contribution to sums with noise; None if there is none."""
     xgboost_table: ClassVar[str] = ""

@@ -94,8 +94,7 @@ def package_of(name: str) -> str:
 
 
 def parameters(name: str, values: Mapping[str, object]) -> dict[str, Any]:
-    """Convert an objective's parameters to the types that its class declares. Raises ConfigError if one is
-    unknown or invalid."""
+    """Convert an objective's parameters to their declared types. Raises ConfigError for a wrong one."""
     kind = _class(name)
     own = {field.name: _KINDS.get(field.type, field.type) for field in fields(kind)}  # type: ignore[arg-type]
     for key in values:

@@ -68,8 +68,7 @@ plaintext passes each round with a probability of at most 2**-16."""
 
 
 class Blinded(NamedTuple):
-    """The aggregator's record of a request. ciphertexts: the blinded ciphertexts; added: the number added to
-    each plaintext."""
+    """The aggregator's record of a request: the blinded ciphertexts, and what was added to each plaintext."""
 
     ciphertexts: list[Any]
     added: list[Any]
@@ -184,8 +183,7 @@ def _opens(public: PaillierPublic, ciphertext: Any, m: Any, r: Any) -> bool:
 
 
 def _product(numbers: list[Any], exponents: list[int], modulus: Any) -> Any:
-    """Return the product of the numbers, each raised to its exponent. All powers are computed together, by
-    squaring and multiplying."""
+    """Return the product of the numbers, each raised to its exponent, by joint squaring and multiplying."""
     product = mpz(1)
     for bit in reversed(range(max(exponents, default=0).bit_length())):
         product = product * product % modulus
@@ -223,8 +221,7 @@ def prove(secret: PaillierSecret, context: bytes) -> bytes:
 
 
 def check(public: PaillierPublic, context: bytes, proof: bytes) -> None:
-    """Raise PeerError if the proof is not for this key and context, or if the key has a small prime
-    factor."""
+    """Raise PeerError if the proof is not for this key and context, or the key has a small prime factor."""
     n = public.n
     if n < 2 or gmpy2.gcd(n, SMALL_PRIMES) != 1:
         raise PeerError("paillier-key-invalid", f"the Paillier key has a prime factor below 2**{FACTOR_BITS}")
@@ -402,8 +399,7 @@ class ColumnsOpener(PlainOpener):
         self._lost |= party == self._label_holder
 
     def requests(self) -> dict[str, bytes]:
-        """Return the request to the label holder, or an empty dictionary once it has answered. Repeated calls
-        return the same bytes."""
+        """Return the request to the label holder, always the same bytes, or {} once it has answered."""
         if self._hidden is None or not self._reports:
             return {}
         if self._lost:

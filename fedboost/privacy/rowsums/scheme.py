@@ -39,8 +39,7 @@ class Threads(Protocol):
     number: int
 
     def each(self, work: Callable[[Piece], Result], pieces: Iterable[Piece]) -> list[Result]:
-        """Call work(piece) for each piece in the threads, and return the results in the order of the
-        pieces."""
+        """Call work(piece) for each piece in the threads. Returns the results in the order of the pieces."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +92,7 @@ class Slots:
         return [g + (h << bits) for g, h in zip(gradients.tolist(), hessians.tolist(), strict=True)]
 
     def bias(self, cells: int) -> int:
-        """Return the number added to a plaintext of `cells` cells so that no gradient sum in it is
-        negative."""
+        """Return what is added to a plaintext of `cells` cells so that no gradient sum is negative."""
         #     slots    [ G0 + half ][ H0 ][ G1 + half ][ H1 ] ...
         # A negative G has borrowed 1 from the H above it; G + half is not negative, so that H gets it back.
         half = 1 << (8 * self.width - 1)

@@ -37,8 +37,7 @@ from fedboost.privacy.rowsums.scheme import Codes, Node, Segments, Slots, Thread
 
 
 PIECE = 256
-"""Maximum number of members multiplied at once, so that threads, and the lanes of a CPU, finish at about the
-same time."""
+"""Maximum number of members multiplied at once, so that threads and lanes finish at about the same time."""
 PART = 1 << 13
 """How many numbers, at most, a thread copies and converts to the kernels' format at once."""
 _SPARE_BITS = 8
@@ -243,8 +242,7 @@ def engine_of(n: Any, threads: Threads) -> Engine:
 
 
 def _tried(engine: Engine) -> list[Any]:
-    """Return an engine's results for test numbers, which are derived from a hash of n so that no one can
-    choose them."""
+    """Return an engine's results for test numbers from a hash of n, so that no one can choose them."""
     stream = hashlib.shake_256(b"fedboost/1/products" + int(engine.n).to_bytes(engine.size))
     drawn, size = stream.digest(_TRIED * engine.size), engine.size
     drawn_numbers = (mpz.from_bytes(drawn[at : at + size]) for at in range(0, len(drawn), size))
@@ -280,8 +278,7 @@ def products(engine: Engine, numbers: Numbers, segments: Segments) -> Numbers:
 
 
 BLOCK = 4096
-"""Maximum number of powers computed at once. More would need too much memory for random draws and table
-lookups."""
+"""Maximum number of powers computed at once, which limits the memory for draws and table lookups."""
 
 
 class RandomPowers:
@@ -407,8 +404,7 @@ class RowSums:
         return f"RowSums({self._engine.n.bit_length()} bits)"
 
     def read(self, data: bytes, rows: int) -> Numbers:
-        """Decode ciphertexts. rows: number of ciphertexts, which is one per row and root. Raises PeerError
-        unless all are valid."""
+        """Decode ciphertexts, one per row and root. Raises PeerError unless all are valid."""
         engine = self._engine
         if len(data) != rows * engine.size:
             raise PeerError(
@@ -440,8 +436,7 @@ class RowSums:
         return products(self._engine, sums, by_bin(places, places.size))
 
     def close(self, sums: Numbers) -> bytes:
-        """Return the report of these sums: freshly randomised ciphertexts, whose plaintexts `Slots.read`
-        decodes."""
+        """Return the report: freshly randomised ciphertexts, whose plaintexts `Slots.read` decodes."""
         # `slots.cells` sums share a ciphertext. A gradient sum may be negative, and then has borrowed from
         # the slot above. The bias makes each slot non-negative, so the plaintext is below 2**(|n| - 1), not n
         # - x.

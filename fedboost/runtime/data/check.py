@@ -855,8 +855,7 @@ class Watch:
         self._seen: set[tuple[str, str]] = set()
 
     def table(self, terms: Terms, name: str, table: Table) -> None:
-        """Warn about problems in a party's table, and about a party name that differs from an earlier one
-        only in whitespace or case."""
+        """Warn about problems in a party's table, and about its name if it nearly equals an earlier one."""
         self._names.append(name)
         warn(odd for odd in alike_sites(self._names) if odd.column == name)
         schema = terms.blocks.columns_of(name)

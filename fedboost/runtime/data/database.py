@@ -254,8 +254,7 @@ def check_query(query: str, source: object) -> str:
 
 
 def _check_password(rest: str) -> None:
-    """Raise ConfigError if the password contains a character that a parser of the URI would read as the end
-    of the password."""
+    """Raise ConfigError if a character in the password would end it for a parser of the URI."""
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     beyond = rest[len(authority) :].partition("?")[0]
     if authority.count("@") > 1 or "@" in beyond or "#" in rest:

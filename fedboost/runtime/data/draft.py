@@ -51,13 +51,11 @@ class Draft:
     num_class: int | None = None
     """Number of classes, if the labels are the class numbers 0, 1, ..."""
     few_numbers: int = 0
-    """Number of distinct values of a regression label, if these are at most `FEW_NUMBERS` integers, otherwise
-    0."""
+    """Number of distinct values of a regression label, if at most `FEW_NUMBERS` integers, else 0."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Column that cannot be a feature -> the reason."""
     few: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Column -> number of categories that are omitted because they are too rare, and number of rows in these
-    categories."""
+    """Column -> number of categories omitted because they are rare, and number of rows in these."""
 
     @property
     def min_child_weight(self) -> float | None:
@@ -396,8 +394,7 @@ _NO_LABEL = "[label]"  # stands for the label that an offer lacks; no feature ca
 
 
 class Offer(UntrustedTable):
-    """The columns that a party offers to an analyst for use in terms, with the levels of categorical
-    columns."""
+    """Columns that a party offers to an analyst for terms, with the levels of categorical columns."""
 
     holder: Name
     numeric: Several[Name] = Field(default=(), max_length=MAX_FEATURES)

@@ -86,8 +86,7 @@ def shown(source: object) -> str:
 
 
 def local_files(source: "str | Path | Database") -> tuple[Path, ...]:
-    """Return the paths of the local files that a table is read from. Empty if it is not read from local
-    files."""
+    """Return the paths of the local files that a table is read from; empty if there are none."""
     if isinstance(source, Database):
         return () if source.kind == POSTGRESQL else (source.path,)
     if is_remote(source):
@@ -186,8 +185,7 @@ def _together(
 
 
 def _in_bucket(parts: SplitResult, source: str) -> Locations:
-    """Return the object at an s3:// address. For the address of a folder or glob, return the Parquet files in
-    it."""
+    """Return the object at an s3:// address, or the Parquet files if it is a folder or glob."""
     bucket, key = parts.netloc.rpartition("@")[2], unquote(parts.path).strip("/")
     if not bucket or not key:
         raise ConfigError(
@@ -224,8 +222,7 @@ def _in_bucket(parts: SplitResult, source: str) -> Locations:
 
 
 def _store(parts: SplitResult, source: str, bucket: str) -> Any:
-    """Return the file system of an s3:// address. The endpoint and the region are taken from the address or
-    the environment."""
+    """Return the file system of an s3:// address, by the endpoint and region in it or the environment."""
     options = dict(parse_qsl(parts.query))
     known = ("region", "endpoint_override", "scheme")
     if odd := next((key for key in options if key not in known), None):
@@ -281,9 +278,8 @@ class Source(ABC):
         return None
 
     def in_parts(self, columns: Collection[str], as_text: Collection[str] = ()) -> Iterator[Any]:
-        """Yield the given columns in parts of at most `PART_ROWS` rows, or all rows at once if the format
-        cannot be read in parts. The values and their order are the same as with `read`. as_text: as for
-        `parts`."""
+        """Yield the given columns in parts of at most `PART_ROWS` rows, or at once if the format cannot be
+        read in parts. Values and order are the same as with `read`. as_text: as for `parts`."""
         with reading(self.shown, self.form):
             for part in self.parts(columns, as_text):
                 if isinstance(part, pa.Table):
@@ -340,8 +336,7 @@ class File(Source):
 
     @contextmanager
     def opened(self) -> "Iterator[pa.NativeFile]":
-        """Context manager that opens the file for reading and decompresses it if its suffix indicates
-        compression."""
+        """Context manager that opens a file for reading, decompressed if its suffix indicates compression."""
         method = next((COMPRESSIONS[end] for end in COMPRESSIONS if self.location.name.endswith(end)), None)
         with self.location.open() as file:
             if method is None:
@@ -353,8 +348,7 @@ class File(Source):
 
 @contextmanager
 def reading(source: str, form: str) -> Iterator[None]:
-    """Context manager that converts errors raised while a source is read to a ConfigError. form: name of the
-    format, for the message."""
+    """Context manager that turns errors while a source is read into a ConfigError. form: its format."""
     try:
         yield
     except FileNotFoundError:

@@ -140,9 +140,8 @@ _ADVICE = {
 
 @contextmanager
 def opened(database: Database) -> Iterator[NormalBatches]:
-    """Context manager that runs a database query and yields its rows, which can be read until the context
-    ends. Raises ConfigError if the driver is missing, the query fails, or a column has an unsupported
-    type."""
+    """Context manager that runs a database query and yields its rows, readable until it ends. Raises
+    ConfigError if the driver is missing, the query fails, or a column's type is unsupported."""
     query = check_query(database.query, database)
     module, extra = _MODULES[database.kind]
     try:
@@ -233,8 +232,7 @@ _READERS = {POSTGRESQL: _ask_postgresql, SQLITE: _ask_sqlite, DUCKDB: _ask_duckd
 
 
 def _unreadable(field: "pa.Field") -> str:
-    """Return the database's name for an unsupported column type, or an empty string if the type is
-    supported."""
+    """Return the database's name for an unsupported column type, or '' if the type is supported."""
     word = (field.metadata or {}).get(b"POSTGRESQL:type", b"").decode()
     kind = normal_type(field.type)
     if types.is_dictionary(kind):
@@ -287,8 +285,7 @@ class ParquetTable:
     ends: Int64
     """Index of the first row of each row group, followed by the number of rows: int64 [groups + 1]."""
     group: Callable[[int, str], "pa.Table"]
-    """Function that reads one column of a row group. Raises ConfigError if the file was changed or
-    removed."""
+    """Reads one column of a row group. Raises ConfigError if the file was changed or removed."""
     scratch: Path | None = None
     in_memory: bool = False
     """True if feature values are kept in memory once they are read."""
@@ -394,8 +391,7 @@ class ParquetFiles(File):
                     yield self._completed(number, pa.Table.from_batches([batch]), [*columns])
 
     def stored(self, scratch: Path | None) -> ParquetTable:
-        """Return the table as a `ParquetTable`, which leaves the rows in the files. Raises ConfigError if the
-        scratch folder is full."""
+        """Return the table as a `ParquetTable`. Raises ConfigError if the scratch folder is full."""
         files = enumerate(self._metadata)
         groups = [(number, group) for number, file in files for group in range(file.num_row_groups)]
         sizes = (self._metadata[number].row_group(group).num_rows for number, group in groups)

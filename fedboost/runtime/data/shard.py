@@ -161,8 +161,7 @@ _NAMED_LABELS = {
     "positive": "; set positive under [columns] to the label value that counts as 1",
     "classes": "; set classes under [columns] to the list of label values",
 }
-"""Key under [columns] that defines the label values -> advice to add to the error about an unsuitable
-label."""
+"""Key under [columns] that defines the label values -> advice about an unsuitable label."""
 
 
 def to_shard(table: "Table", terms: Terms, site: str, ranges: Ranges | None = None) -> Shard:
@@ -257,9 +256,8 @@ def _shard(table: "Table", terms: Terms, schema: Schema, site: str, ranges: Rang
 
 
 def _readers(terms: Terms, schema: Schema) -> Iterator[tuple[str, Reader]]:
-    """Yield the name of each feature and the function that reads it. Columns whose categories are replaced
-    with target means are read as hash buckets if the task trains a model, otherwise as the means stored in
-    the model."""
+    """Yield the name of each feature and the function that reads it. Columns with target means are read as
+    hash buckets if the task trains a model, otherwise as the means in the model."""
     for name in schema.numeric:
         yield name, partial(finite, name=name)
     for name, buckets in schema.target_means.items():
@@ -414,8 +412,7 @@ def _end(table: "pa.Table", name: str) -> Float32:
 
 
 def label_values(table: "Table", terms: Terms) -> tuple[str, ...]:
-    """Return the distinct values of the label, or an empty tuple if the terms do not set `positive` (the
-    value that counts as 1)."""
+    """Return the distinct values of the label, or () if the terms do not set `positive`."""
     labels: dict[str, None] = {}
     if terms.columns.positive is not None:
         for part in parts_of(table, terms.columns.label):
@@ -553,8 +550,7 @@ def undeclared(table: "Table", schema: Schema) -> Iterator[tuple[str, str, int]]
 
 
 def undeclared_levels(table: "Table", name: str, categories: Sequence[str]) -> Counter[str]:
-    """Return the values of a column that are not among `categories`, with their row counts, in order of
-    appearance."""
+    """Return a column's values that are not in `categories`, with row counts, in order of appearance."""
     out: Counter[str] = Counter()
     for part in parts_of(table, name):
         strange = codes_of(part, name, categories) == UNKNOWN

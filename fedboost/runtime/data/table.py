@@ -155,8 +155,7 @@ def read_table(
 def site_table(
     source: Path | str | Database, scratch: Path | None, options: ReadOptions = DEFAULT_OPTIONS
 ) -> "Table":
-    """Like `read_table`, but the rows of a query are always kept in a temporary file rather than in
-    memory."""
+    """Like `read_table`, but the rows of a query are always in a temporary file, not in memory."""
     if not isinstance(source, Database):
         return read_table(source, scratch, options)
     check_no_options(source, options)
@@ -267,8 +266,7 @@ def _is_sparse(values: object) -> bool:
 
 
 def parts_of(table: "Table", column: str) -> Iterator["pa.Table"]:
-    """Yield the table as a single part. If it is file-backed, yield its row groups instead, each with only
-    the given column."""
+    """Yield the table as one part or, if it is file-backed, its row groups with only the given column."""
     return table.groups(column) if isinstance(table, ParquetTable) else iter([dense_of(table)])
 
 
@@ -280,16 +278,14 @@ _KEY = b"fedboost.file"  # metadata key of a table: its file, and the options it
 
 
 def without_source(table: "pa.Table | SparseTable") -> "Any":
-    """Return the table without the metadata that names its file. Needed if the rows are no longer in the
-    order of the file."""
+    """Return the table without the metadata that names its file, for rows in another order."""
     if isinstance(table, SparseTable):
         return replace(table, dense=table.dense.replace_schema_metadata())
     return table.replace_schema_metadata()
 
 
 def in_file(error: ConfigError, table: "pa.Table") -> ConfigError:
-    """Return the error with the line number of its row added, if the table was read from a text file and the
-    line number is known."""
+    """Return the error with its row's line number, if the table was read from a text file and it is known."""
     facts = (table.schema.metadata or {}).get(_KEY)
     if facts is None or not isinstance(error, BadRow):
         return error

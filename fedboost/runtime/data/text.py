@@ -55,8 +55,7 @@ class SparseTable:
     rows: Int64
     values: Float32
     open_ended: bool = False
-    """True if the table has a column for every name f0, f1, ... A column that is not stored is 0 in all
-    rows."""
+    """True if the table has every column f0, f1, ... A column that is not stored is 0 in all rows."""
 
     def __post_init__(self) -> None:
         twice = {*self.dense.column_names} & {*self.names}
@@ -261,16 +260,14 @@ class Delimited(File):
             return list(self._reader(stream, None, {}).schema.names)
 
     def parts(self, columns: Collection[str], as_text: Collection[str] = ()) -> "Iterator[pa.Table]":
-        """Yield the given columns in parts of consecutive rows, with the types inferred from the whole
-        file."""
+        """Yield the given columns in parts of consecutive rows, with the types of the whole file."""
         types = self._types(columns, as_text)
         with self._faults(_BLOCK), self.opened() as stream:
             for batch in self._reader(stream, columns, types):
                 yield self._marked(pa.Table.from_batches([batch]))
 
     def _marked(self, table: "pa.Table") -> "pa.Table":
-        """Mark the text columns if the file has decimal commas, so that `finite` rejects decimal points in
-        these columns."""
+        """Mark the text columns of a file with decimal commas, so that `finite` rejects decimal points."""
         if self.options.decimal != ",":
             return table
         fields = (
@@ -303,8 +300,7 @@ class Delimited(File):
                 self._refuse_text()
 
     def _wider(self, kind: "pa.DataType", value: str | None) -> "pa.DataType":
-        """Return the first wider type that can hold a value, or the next wider type if the value is
-        unknown."""
+        """Return the first wider type that can hold a value, or the next wider one if it is unknown."""
         # The order in which pyarrow tries types when it reads a whole file. A type that does not fit this
         # value does not fit the column, and is skipped without another pass. Binary means text that is not
         # UTF-8, which the caller refuses.

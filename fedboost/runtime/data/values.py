@@ -33,8 +33,7 @@ UNKNOWN = -1.0  # code of a value that is not a declared category
 
 
 class BadRow(ConfigError):
-    """A ConfigError about a value that cannot be used. The attribute `row` counts from 0; the message counts
-    rows from 1."""
+    """A ConfigError about an unusable value. The attribute `row` counts from 0, the message from 1."""
 
     def __init__(self, code: str, public: str, what: str, row: int, where: str = "") -> None:
         super().__init__(code, public, f"{what} in row {row + 1}{where}")
@@ -52,8 +51,7 @@ class BadRow(ConfigError):
 
 
 def column_of(table: "pa.Table", name: str) -> "pa.ChunkedArray":
-    """Return a column by name. Raises ConfigError if it is missing; the message suggests the most similar
-    name or lists all columns."""
+    """Return a column by name. Raises ConfigError with the most similar name, or all, if it is missing."""
     index = table.schema.get_field_index(name)
     if index >= 0:
         return table.column(index)
@@ -72,8 +70,7 @@ def missing_column(name: str, there: Sequence[str], wanted: Collection[str] = ()
 
 
 def check_distinct_names(names: Sequence[str], source: str, advice: str = "") -> None:
-    """Raise ConfigError if two columns have the same name. The message starts with `source` and ends with
-    `advice`."""
+    """Raise ConfigError if two columns have the same name: `source`, the name, then `advice`."""
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise ConfigError("table-column-twice", f"{source}: two columns are named {twice!r}{advice}")
@@ -195,8 +192,7 @@ def finite(table: "pa.Table", name: str) -> Float32:
 
 
 def declared_codes(table: "pa.Table", name: str, categories: Sequence[str]) -> Float32:
-    """Return the index of each row's category, float32 [rows]. Missing values and values that are not in
-    `categories` become NaN."""
+    """Return the index of each row's category, float32 [rows]; NaN if missing or not in `categories`."""
     codes = codes_of(table, name, categories)
     return np.where(codes == UNKNOWN, np.float32(np.nan), codes)
 
@@ -209,8 +205,7 @@ def buckets_of(table: "pa.Table", name: str, buckets: int) -> Float32:
 
 
 def means_of(table: "pa.Table", name: str, means: LevelMeans) -> Float32:
-    """Return the model's target mean (mean label) for each row's level, float32 [rows], or NaN where the
-    level is missing."""
+    """Return the mean label in the model for each row's level, float32 [rows]; NaN if it is missing."""
     return means.encoded(*texts(column_of(table, name), name))
 
 
@@ -331,8 +326,7 @@ def keep_freed_memory() -> None:
 
 
 def share_freed_memory() -> None:
-    """Make all threads that start from now on share freed memory. Meant for a process that computes in a
-    single thread."""
+    """Make later threads share freed memory, for a process that computes in a single thread."""
     _set({_M_ARENA_MAX: 1})
 
 

@@ -160,8 +160,7 @@ def read_certificates(path: Path) -> tuple[x509.Certificate, ...]:
 
 
 def read_trust(folder: Path) -> tuple[bytes, frozenset[str]]:
-    """Read the root certificates (PEM) and the deny list of a bundle, but not its key. Raises ConfigError if
-    they cannot be read."""
+    """Read a bundle's root certificates (PEM) and deny list. Raises ConfigError if they are unreadable."""
     check_folder(folder, f"a bundle, or another folder with a {ROOTS}")
     return to_pem(*read_certificates(folder / ROOTS)), _read_denied(folder / DENIED)
 
@@ -184,8 +183,7 @@ def write_bundle(folder: Path, key: PrivateKey, certificate: x509.Certificate, r
 
 def _write_folder(folder: Path, files: Mapping[str, tuple[bytes, int]], refusal: str, parents: bool) -> None:
     """Write files to a new folder that only its owner can read. files: maps name -> content and mode;
-    refusal: end of the error message if the folder already exists; parents: also create its parent
-    folders."""
+    refusal: end of the message if the folder exists; parents: also create its parent folders."""
     try:
         folder.mkdir(mode=0o700, parents=parents)
     except FileExistsError:

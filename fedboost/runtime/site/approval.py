@@ -23,15 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from fedboost.errors import ConfigError, DurabilityError, Refused, SchemaMismatch, quoted
-from fedboost.protocol.site import (
-    KnownSession,
-    Limits,
-    check_group,
-    predicted_by,
-    rows_predicted,
-    splits_by,
-    splits_told,
-)
+from fedboost.protocol import site
 from fedboost.results.site import ApprovalView, Counts, Rule
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.locations import shown
@@ -55,6 +47,7 @@ from fedboost.runtime.site.store import Decided, Store, reading
 from fedboost.terms.reading import Frozen, Name, read_model
 from fedboost.terms.terms import Terms
 from fedboost.views.approval import APPROVE, RELAXED, columns_by_role
+from fedboost.views.words import counted
 
 # ---- Decisions of a person at a site, in its store ------------------------------------------------------
 # A refusal is valid for the terms whose digest it contains and for its analysts, from the next offer on. It
@@ -96,8 +89,7 @@ def refuse(config: PartyConfig, digest: str, analyst: str, now: datetime) -> Non
 
 
 def check_not_refused(config: PartyConfig, digest: str, analyst: str) -> None:
-    """Raise Refused if a person refused these terms when submitted by this analyst, or if the refusal cannot
-    be read."""
+    """Raise Refused if a person refused these terms of this analyst, or if the refusal is unreadable."""
     try:
         refusal = refusal_of(config, digest)
     except ConfigError as error:
@@ -195,7 +187,7 @@ class SessionHistory:
     """The part of a site's memory that a review needs. sessions: earlier sessions on the site's rows; cost:
     the sessions' total privacy cost (mu squared)."""
 
-    sessions: Sequence[KnownSession] = ()
+    sessions: Sequence[site.KnownSession] = ()
     cost: float = 0.0
 
     @property
@@ -205,9 +197,8 @@ class SessionHistory:
 
 
 def read_past(config: PartyConfig) -> SessionHistory:
-    """Read earlier sessions and their privacy cost from a site's memory. This is safe while the party is
-    running. Returns an empty history if there is no memory yet. Raises ConfigError if the memory cannot be
-    read."""
+    """Read earlier sessions and their privacy cost from a site's memory, which the party may be using.
+    Returns an empty history if there is no memory yet. Raises ConfigError if it cannot be read."""
     with reading(memory_path(config)) as file:
         return (
             SessionHistory()
@@ -339,25 +330,24 @@ def _broken_rules(
 def with_history(
     broken: Sequence[Breach], policy: Policy, party: str, terms: Terms, past: SessionHistory
 ) -> list[Breach]:
-    """Return the given breaches, and breaches of the rules between sessions that one more session under these
-    terms would break. If two breaches have the same key, only the breach of the rule between sessions is
-    returned."""
-    later, rows, used = list[Breach](), predicted_by(terms, party), rows_predicted(past.sessions)
+    """Return the given breaches, and those of the rules between sessions that one more session under these
+    terms would cause. Of two breaches with the same key, only the latter is returned."""
+    later, rows, used = list[Breach](), site.predicted_by(terms, party), site.rows_predicted(past.sessions)
     if rows and used and used + rows > policy.max_predicted_rows:
         why = f"this site has helped to predict {used} rows so far, and the terms predict {rows} more"
         later.append(Breach("max_predicted_rows", str(policy.max_predicted_rows), why, allow=used + rows))
-    splits, told = splits_by(terms, party), splits_told(past.sessions)
+    splits, told = site.splits_by(terms, party), site.splits_told(past.sessions)
     if splits and told and told + splits > policy.max_splits:
         why = (
             f"earlier sessions may have {told:,} splits on this site's columns, and this one {splits:,} more"
         )
         later.append(Breach("max_splits", str(policy.max_splits), why, allow=told + splits))
     if past.used >= policy.max_sessions and rows is None:
-        why = f"{past.used} session{'s' * (past.used > 1)} with these rows started before"
+        why = f"{counted(past.used, 'session')} with these rows started before"
         later.append(Breach("max_sessions", str(policy.max_sessions), why, allow=past.used + 1))
-    limits = Limits(similar_groups=policy.similar_groups)
+    limits = site.Limits(similar_groups=policy.similar_groups)
     try:
-        check_group(KnownSession.begun("", terms), past.sessions, limits, party)
+        site.check_group(site.KnownSession.begun("", terms), past.sessions, limits, party)
     except Refused as error:
         why, _, instead = error.public.removeprefix(f"party {party}: ").partition("; ")
         later.append(Breach("similar_groups", "false", why, instead, True, quoted(error.detail)))
@@ -425,8 +415,7 @@ def policy_for(config: PartyConfig, terms: Terms, analyst: str = "") -> Policy:
 
 @contextmanager
 def naming_the_command(terms: Terms, analyst: str) -> Iterator[None]:
-    """Context manager that adds missing options to the `fedboost approve` command in error messages that
-    refuse these terms."""
+    """Context manager that adds options to the `fedboost approve` command in refusals of these terms."""
     try:
         yield
     except Refused as error:
@@ -460,8 +449,7 @@ def lacks_approval(config: PartyConfig, terms: Terms, analyst: str) -> bool:
 
 
 def _check_named(config: PartyConfig, terms: Terms) -> None:
-    """Raise Refused if the policy names no parties, analysts or columns, and the site has approved other
-    terms but not these."""
+    """Raise Refused if the policy names no one and no columns, and only other terms were approved."""
     policy = config.policy
     if policy.parties or policy.analysts or policy.columns not in (None, ColumnRules()):
         return
@@ -505,8 +493,7 @@ def _names(policy: Policy, approval: Approval) -> dict[str, Any]:
 
 
 def nothing_approved(config: PartyConfig) -> str:
-    """Return advice for a site that has approved no terms and whose policy cannot allow any; '' for other
-    sites."""
+    """Return advice for a site without approvals whose policy cannot allow any terms; '' for others."""
     policy = config.policy
     if policy.parties and policy.columns and (policy.analysts or config.keys is None):
         return ""
@@ -521,8 +508,7 @@ def nothing_approved(config: PartyConfig) -> str:
 
 @dataclass(frozen=True)
 class TermsForDecision:
-    """Terms as shown to the person who decides. decided: `repr` of the existing approval and refusal of the
-    terms."""
+    """Terms as shown to the person who decides. decided: `repr` of the existing approval and refusal."""
 
     review: Review
     view: ApprovalView
@@ -582,7 +568,7 @@ def look(
         renamed=names_of(config).told(terms.blocks.columns_of(config.party)),
         adders=config.adders,
         sessions=(past.used, policy.max_sessions),
-        predicted=(rows_predicted(past.sessions), policy.max_predicted_rows)
+        predicted=(site.rows_predicted(past.sessions), policy.max_predicted_rows)
         if terms.vertical.predict_rows
         else None,
         budget=None if limit is None else (limit.left(past.cost), limit.epsilon, limit.delta),
@@ -592,8 +578,7 @@ def look(
 
 
 def count_rows(config: PartyConfig, terms: Terms, read: SiteTable) -> Counts:
-    """Count the rows of a site's table under these terms. Raises ConfigError if the rows do not fit the
-    terms."""
+    """Count a site's rows under these terms. Raises ConfigError if the rows do not fit the terms."""
     table, columns = read.under(terms.columns.row_id), terms.blocks.columns_of(config.party)
     try:
         label = to_shard(table, terms, config.party).label
@@ -618,8 +603,7 @@ def count_rows(config: PartyConfig, terms: Terms, read: SiteTable) -> Counts:
 
 
 def count_columns(config: PartyConfig, terms: Terms, read: SiteTable, rows: int) -> Counts:
-    """Like `count_rows`, but for rows on workers: checks only the columns. Raises ConfigError if a column is
-    missing."""
+    """Like `count_rows`, but for rows on workers: checks only that no column is missing (ConfigError)."""
     for fault in column_faults(read.under(terms.columns.row_id), terms.columns):
         raise ConfigError("table-misfit", f"{shown(config.data)}: {read.explained(str(fault))}")
     return Counts(rows=rows, file=_table_name(config))

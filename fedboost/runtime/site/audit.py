@@ -122,8 +122,7 @@ def _terms_line(digest: str, text: str) -> bytes:
 
 
 def _is_of_terms(line: bytes) -> bool:
-    """Return whether a line contains terms and nothing else. The digest of the terms is checked later, by
-    `read_admitted`."""
+    """Return whether a line contains only terms. `read_admitted` checks their digest later."""
     with suppress(ValueError, KeyError, TypeError):
         values = json.loads(line)
         return _terms_line(values["terms"], values["text"]).rstrip() == line.rstrip()
@@ -149,8 +148,7 @@ def _lines(source: Path, party: str | None) -> list[bytes]:
 
 
 def only_party(source: Path, parties: Sequence[str]) -> str:
-    """Return the only party with a log in a store, or '' if no party has one. Raises ConfigError if several
-    parties share the store."""
+    """Return the only party with a log in a store, or '' if none. Raises ConfigError if there are several."""
     if len(parties) > 1:
         raise ConfigError("log-shared", f"{source} has logs of {all_shown(parties)}; select one with --party")
     return next(iter(parties), "")
@@ -295,8 +293,7 @@ AdmittedTerms = Mapping[str, Terms | ConfigError]
 
 
 def is_after_end(session: Session, sessions: list[Session]) -> bool:
-    """Return whether the site answered queries of a session although an earlier session with the same name
-    and terms had ended."""
+    """Return whether queries were answered after a session with the same name and terms had ended."""
     earlier = takewhile(lambda other: other is not session, sessions)
     same = [other for other in earlier if (other.name, other.digest) == (session.name, session.digest)]
     return bool(session.answers) and any(other.answers for other in same)
@@ -504,9 +501,8 @@ def _amount(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
 
 
 def _most_in_a_tree(by_turn: dict[int, list[Released]], kinds: frozenset[str], terms: Terms) -> int:
-    """Return the largest number of turns with queries of these kinds between the ends of two rounds. With
-    `on_loss = "shrink"`, a gap in the turn numbers also counts as the end of a round, which the party may
-    have missed."""
+    """Return the largest number of turns with queries of these kinds between two ends of rounds. With
+    `on_loss = "shrink"`, a gap in the turn numbers also counts as an end, which the party may have missed."""
     most = count = before = 0
     for turn, answers in by_turn.items():
         if turn != before + 1 and _shrinks(terms):
@@ -641,8 +637,7 @@ def _attempts(session: Session) -> Iterator[AuditWarning]:
 
 
 def _similar_groups(sessions: list[Session], admitted: AdmittedTerms) -> Iterator[AuditWarning]:
-    """Yield warnings about two or three groups of parties whose sums, if combined, reveal sums over few
-    parties."""
+    """Yield warnings about two or three groups of parties whose sums together reveal sums over few."""
     groups: dict[frozenset[str], tuple[Session, int]] = {}
     for session in sessions:
         known = session.admitted

@@ -274,8 +274,7 @@ MAX_BYTES = 4 << 30
 
 
 class About(Frozen):
-    """Facts about a backup: its party and dataset, when it was created (UTC), and by which version of
-    fedboost."""
+    """Facts about a backup: party, dataset, time of creation (UTC), and version of fedboost."""
 
     format: Literal["fedboost backup 2"] = "fedboost backup 2"
     party: Name
@@ -308,8 +307,7 @@ class Restored:
 
 
 def write_backup(config: PartyConfig, out: Path) -> About:
-    """Write a site's store and model parts to a backup file. Raises ConfigError if there is no memory, or if
-    it is damaged."""
+    """Write a site's store and model parts to a backup. Raises ConfigError without an intact memory."""
     path = memory_path(config)
     if not os.path.lexists(path):
         raise ConfigError(
@@ -393,8 +391,7 @@ def restore(file: Path, config: PartyConfig, force: bool) -> Restored:
 
 
 def _is_newer(path: Path, backup: Backup) -> bool:
-    """Return whether a store is intact and its log either contains a backup's last entry or begins right
-    after it."""
+    """Return whether a store is intact and its log contains, or follows on, a backup's last entry."""
     try:
         with closing(open_database(path)) as file:
             return follows(file, backup.about.party, backup.head)

@@ -175,8 +175,7 @@ def keep_terms(file: sqlite3.Connection, terms: Terms) -> None:
 
 
 class FileMemory(Store):
-    """A site's memory: the SQLite record of one party's sessions with one dataset. Implements
-    `protocol.site.SiteMemory`."""
+    """The SQLite record of one party's sessions with one dataset. Implements `protocol.site.SiteMemory`."""
 
     def __init__(
         self,
@@ -203,8 +202,7 @@ class FileMemory(Store):
         """Adder through which the party is connected now, or '' if it is connected to the aggregator."""
         self._names, self._clock = names, clock
         self._later: list[tuple[Write, bool]] | None = None
-        """Collected writes of the session's thread, each with True if it must wait for the disk. None outside
-        of `together`."""
+        """Collected writes of the session's thread, True for durable ones. None outside of `together`."""
         self.just_ended = ""
         """Name of the session that has just recorded its own end; '' once `ended` has been called."""
         self._lock = _locked(path, party)
@@ -241,8 +239,7 @@ class FileMemory(Store):
                     write(file)
 
     def write(self, write: Write, durable: bool = False) -> None:
-        """Run a write of the session's thread or, within `together`, collect it. Raises DurabilityError if
-        the write fails."""
+        """Run a write, or collect it within `together`. Raises DurabilityError if it fails."""
         if self._later is not None:
             self._later.append((write, durable))
             return
@@ -250,8 +247,7 @@ class FileMemory(Store):
             write(file)
 
     def record(self, release: Release | Relayed) -> None:
-        """Record a release or relay before it leaves the site. If DurabilityError is raised, it must not
-        leave."""
+        """Record a release or relay before it leaves the site. After a DurabilityError, it must not leave."""
         # Without waiting for the disk, a kill loses nothing, and a power failure may lose the last entries. A
         # lost charge could be spent again, so a charge always waits.
         charged = isinstance(release, Release) and release.charge is not None
@@ -318,13 +314,11 @@ class FileMemory(Store):
             return FileSession(self, offer, limits, file)
 
     def key_for(self, what: bytes, about: bytes) -> bytes:
-        """Return a 32-byte secret for one purpose. The secret stays the same for the lifetime of this
-        memory."""
+        """Return a 32-byte secret for one purpose, the same for the lifetime of this memory."""
         return derive(self._key, what, about)
 
     def hash_rows(self, rows: Callable[[bytes], bytes]) -> bytes:
-        """Return the hash of rows under this memory's secret key. rows: function that computes the hash,
-        given the key."""
+        """Return the hash of rows under this memory's secret key. rows: computes the hash from the key."""
         return rows(self._key)
 
     def table_of(self, terms: Terms, request: bytes) -> tuple[int, bytes] | None:
@@ -387,10 +381,9 @@ class FileSession:
         return self._memory.together()
 
     def bind(self, rows: Callable[[bytes], bytes], table: HeldTable | None = None) -> None:
-        """Bind the session to the keyed hash of its rows. Raises Refused if the session was bound to
-        different rows; the public part of the error reveals nothing about the rows. rows: function that
-        computes the hash of the rows, given a key; table: facts about the table to store for later
-        sessions."""
+        """Bind the session to the keyed hash of its rows. Raises Refused if it was bound to different rows,
+        with nothing about the rows in the public part. rows: computes the hash of the rows from a key; table:
+        facts about the table to store for later sessions."""
         digest = self._memory.hash_rows(rows)
         if self._rows and self._rows != digest:
             raise Refused(
@@ -520,9 +513,8 @@ def _end(session: str, reason: str, paused: bool = False, analyst: str = "") -> 
 
 
 def take_over(file: sqlite3.Connection, party: str, forgotten: Iterable[DurableRow], reason: str) -> None:
-    """Add the durable rows that a restored memory has lost. Also end the party's open sessions, because their
-    latest answers are unknown. forgotten: the lost rows, from the counter file; reason: why the sessions
-    end."""
+    """Add the durable rows that a restored memory lacks, and end the party's open sessions, because their
+    latest answers are unknown. forgotten: these rows, from the counter file; reason: why sessions end."""
     for table in ("secrets", "questions"):
         file.execute(f"DELETE FROM {table} WHERE party = ?", (party,))
     for table, row in forgotten:
@@ -533,8 +525,7 @@ def take_over(file: sqlite3.Connection, party: str, forgotten: Iterable[DurableR
 
 
 def check_alone(path: Path, party: str, remedy: str = "") -> None:
-    """Raise ConfigError if another process of this party is using the memory. remedy: text appended to the
-    message."""
+    """Raise ConfigError if another process of this party uses the memory. remedy: end of the message."""
     os.close(_locked(path, party, remedy))
 
 
@@ -549,8 +540,7 @@ def check_dataset(path: Path, file: sqlite3.Connection, dataset: str) -> None:
 
 
 def _locked(path: Path, party: str, remedy: str = "") -> int:
-    """Lock the lock file of a party, and return its descriptor. Raises ConfigError if another process holds
-    the lock."""
+    """Lock a party's lock file, and return its descriptor. Raises ConfigError if another process holds it."""
     lock = path.parent / f"{folder_name(party)}.lock"
     with file_errors(lock, "cannot write this lock file"):
         handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ALONE)
@@ -588,8 +578,7 @@ def _known(text: str, attempt: int, ended: str | None, days: float | None) -> Kn
 
 
 def as_row(rows: bytes, standing: Standing) -> tuple[Value, ...]:
-    """Return the values of the table columns `attempt`, `rows` and `standing`. Questions have their own
-    table."""
+    """Return the values of the columns `attempt`, `rows` and `standing`; questions have a table."""
     return standing.attempt, rows, STANDING.of(replace(standing, questions=()))
 
 

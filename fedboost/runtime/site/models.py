@@ -14,16 +14,9 @@ from fedboost.holders.other_tasks import TrainingTable
 from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.messages import Attest
 from fedboost.protocol.parts import Part
+from fedboost.runtime import signed_model
 from fedboost.runtime.files import write_atomically
 from fedboost.runtime.net.keys import read_trust
-from fedboost.runtime.signed_model import (
-    PartyModel,
-    SignedModel,
-    SignedSession,
-    belonging,
-    session_of,
-    terms_to_predict,
-)
 from fedboost.runtime.site.config import PartyConfig, models_folder
 from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.policy import UNCHECKED, ModelSigners
@@ -63,7 +56,7 @@ class PartFolder:
     def keep(self, part: Part) -> Path:
         """Save a part to its file and return the path. Never replaces the part of another model or party.
         Raises DurabilityError if it cannot be saved."""
-        model = PartyModel.of(part)
+        model = signed_model.PartyModel.of(part)
         file = self.file(model.id)
         try:
             make_folder(file.parent)
@@ -86,7 +79,7 @@ class PartFolder:
                     f"party {self._party} has no part of {name}: the party did not take part in the "
                     f"training, or its model folder was moved",
                 )
-            model = PartyModel.load(file)
+            model = signed_model.PartyModel.load(file)
         except (ConfigError, OSError) as error:
             raise Refused(
                 "part-unreadable", f"party {self._party} cannot read its part of {name}", str(error)
@@ -98,19 +91,18 @@ class PartFolder:
             )
         vertical = terms.vertical
         rows, fewest = vertical.predict_rows or 0, vertical.min_common_rows
-        if terms_to_predict(model, rows, fewest) != terms:
+        if signed_model.terms_to_predict(model, rows, fewest) != terms:
             raise Refused(
                 "part-other-terms",
                 f"the terms do not match those under which model {id[:NAME_CHARS]} was trained",
             )
         return model.booster
 
-    def _check_free(self, file: Path, model: PartyModel) -> None:
-        """Raise ConfigError if the file contains another part, e.g. of a different party that uses the same
-        folder."""
+    def _check_free(self, file: Path, model: signed_model.PartyModel) -> None:
+        """Raise ConfigError if the file contains another part, e.g. of another party with the same folder."""
         if not file.exists():
             return
-        there = PartyModel.load(file)
+        there = signed_model.PartyModel.load(file)
         if (there.id, there.party) != (model.id, model.party):
             raise ConfigError(
                 "part-file-taken",
@@ -186,24 +178,24 @@ def signers_of(
     )
 
 
-def _session(terms: Terms) -> SignedSession | None:
+def _session(terms: Terms) -> signed_model.SignedSession | None:
     """Return the session in which the model in these terms was trained; None if it is not recorded."""
     if terms.xgb_model is None:
         return None
     try:
-        return session_of(continuation.facts_of(terms.xgb_model))
+        return signed_model.session_of(continuation.facts_of(terms.xgb_model))
     except (LookupError, ValueError, TypeError, AttributeError, RecursionError):
         return None
 
 
-def _model(text: str, trained: Terms) -> SignedModel | None:
+def _model(text: str, trained: Terms) -> signed_model.SignedModel | None:
     """Return the model without signatures; None if signatures cannot cover everything that affects its
     predictions. Under a custom program or with different columns, parties do not sign all trees. Signatures
     also omit the output of each tree, the column of each target mean, and all constants but the first, so the
     terms must determine these."""
     if trained.session.program != "boosting" or trained.blocks:
         return None
-    own = belonging(continuation.read(text), trained)
+    own = signed_model.belonging(continuation.read(text), trained)
     if own is None or own.roots != len(trained.roots):
         return None
     constants = {tuple(tree.value) for tree in own.trees[: own.roots]} if own.begins_with_a_leaf else ()
@@ -212,20 +204,19 @@ def _model(text: str, trained: Terms) -> SignedModel | None:
         return None
     if trained.columns.base_margin is not None and len(constants) > 1:
         return None
-    return SignedModel(own, trained, (), summary=continuation.signed_summary(text))
+    return signed_model.SignedModel(own, trained, (), summary=continuation.signed_summary(text))
 
 
 def _holds(
-    model: SignedModel,
-    session: SignedSession,
+    model: signed_model.SignedModel,
+    session: signed_model.SignedSession,
     name: str,
     attest: Attest,
     roots: bytes,
     now: datetime,
     denied: Collection[str],
 ) -> bool:
-    """Return whether a party's signature is valid, now or, if its certificate has expired, at the end of the
-    certificate's validity."""
+    """Return whether a party's signature is valid now, or was when its expired certificate ended."""
     signed = replace(model, attestations={name: attest}, session=session.session, request=session.request)
     try:
         leaf, *_ = x509.load_pem_x509_certificates(attest.certificate)

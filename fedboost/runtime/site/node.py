@@ -79,16 +79,14 @@ from fedboost.wire.messages import UnreadOffer, decode_to_party, encode_from_par
 
 
 MAX_UNREAD_MESSAGES = 16
-"""Maximum number of unhandled messages, not counting relays. At this limit, the party stops reading from the
-connection."""
+"""Maximum number of unhandled messages, except relays. At this limit, the party stops reading."""
 MAX_UNREAD_RELAYED = 1 << 30
 """Maximum total size of unhandled relays in bytes. A session keeps relays in memory anyway until all have
 arrived. Once the session's rows are known, the relays that a party waits for are smaller in total."""
 RELAY_OVERHEAD = 200
 """Bytes of a relay in addition to its content."""
 Message = ToParty | PeerError | None
-"""A message from the aggregator; PeerError if the message cannot be read; None if the aggregator closed the
-connection."""
+"""A message from the aggregator; PeerError if it is unreadable; None if the connection was closed."""
 
 
 class Inbox:
@@ -274,8 +272,7 @@ class PartyMonitor:
 
 UNREACHABLE = "check `aggregator` in this site's file, and that the aggregator is running"
 MAX_REFUSALS = 60
-"""Number of consecutive refusals, about a second apart, after which a party that was admitted before gives
-up."""
+"""Number of refusals in a row, about a second apart, after which an admitted party gives up."""
 REDIAL = 1.0
 """Maximum number of seconds between losing the connection and the next attempt to reach the aggregator."""
 FREE_REFUSALS = 20
@@ -284,8 +281,7 @@ MAX_PAUSE_SECONDS = 1.0
 """Maximum pause in seconds after leaving a session. The first pause lasts 0.1 s, and each further pause lasts
 twice as long as the previous one. Pauses also delay offers from other analysts."""
 LARGE_MESSAGE = 1 << 16
-"""Size in bytes above which a message is decoded in a thread. For smaller messages, switching threads takes
-longer than decoding."""
+"""Size in bytes above which a message is decoded in a thread; below, switching takes longer."""
 
 
 class PartyNode:
@@ -308,8 +304,7 @@ class PartyNode:
         """Current session. It outlives a connection, and continues after reconnecting."""
         self._thread = SessionThread()
         self._name = self._analyst = ""
-        """Name of the last offered session, and the analyst who signed its offer. The analyst is '' once
-        recorded in the audit log."""
+        """Name of the last offered session, and its analyst, who is '' once in the audit log."""
         self._attended = False
         self._refusals = 0
         book, busy = CheckBook(self._memory, self.watch.page_state.checked), lambda: self._session is not None
@@ -594,9 +589,8 @@ class PredictingNode(PartyNode):
         self.terms = model.terms
 
     def ask_for(self, min_common_rows: int | None) -> Terms:
-        """Return the terms for predicting all rows of the table. min_common_rows: value of this setting in
-        the terms; None for the value used in training. Raises ConfigError if the table does not fit the
-        model."""
+        """Return the terms for predicting all rows of the table. min_common_rows: this setting in the terms;
+        None for the value from training. Raises ConfigError if the table does not fit the model."""
         assert self._rows.table is not None
         trained = self._model.terms
         table = self._rows.table.under(trained.columns.row_id)

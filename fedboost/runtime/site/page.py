@@ -64,8 +64,7 @@ T = TypeVar("T")
 MAX_CHARGES = 200
 """Maximum number of releases listed with the budget."""
 READ_AGAIN_SECONDS = 5.0
-"""Minimum seconds before the audit is repeated. The pause is also at least ten times as long as the audit
-took."""
+"""Minimum seconds before the audit is repeated, and at least ten times as long as the audit took."""
 BUSY = "The rows of this site were not counted, because a session is in progress."
 
 

@@ -391,8 +391,7 @@ Rule = Callable[[Policy, Terms, str], Breach | None]
 
 
 def _forbids(key: str, found: Callable[[Terms], str], instead: str = "remove it") -> Rule:
-    """Return a rule for a boolean key. found: returns a clause about terms that need the key; '' for other
-    terms."""
+    """Return a rule for a boolean key. found: returns a clause about terms that need it; '' for others."""
 
     def rule(policy: Policy, terms: Terms, party: str) -> Breach | None:
         why = "" if getattr(policy, key) else found(terms)
@@ -835,8 +834,7 @@ BY_COLUMNS: dict[str, tuple[Rule, ...]] = {
 
 @dataclass(frozen=True)
 class ModelSigners:
-    """Parties whose signature on the model in some terms is valid. unknown: why signatures could not be
-    checked; '' if they were."""
+    """Parties whose signature on the model in some terms is valid. unknown: why that is unknown, or ''."""
 
     names: frozenset[str] = frozenset()
     unknown: str = ""

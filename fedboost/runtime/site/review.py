@@ -72,8 +72,7 @@ def check_unread(
 
 
 def analyst_of(offer: Offer, credentials: Credentials | None) -> str:
-    """Return the analyst who signed an offer; '' if the offer has no valid signature, in which case the party
-    leaves the session."""
+    """Return the analyst who signed an offer; '' without a valid signature: the party then leaves."""
     if credentials is None or offer.request is None:
         return ""
     try:
@@ -92,8 +91,7 @@ MAX_CHECKS_A_DAY = 100
 the audit log, and reveals a little about the site's policy and column names."""
 
 Told = Callable[[Terms, str, Sequence[str]], None]
-"""Function that takes the checked terms, the analyst who signed them, and this site's reasons against
-them."""
+"""Takes the checked terms, the analyst who signed them, and this site's reasons against them."""
 
 
 def today() -> str:
@@ -102,8 +100,7 @@ def today() -> str:
 
 @dataclass(eq=False)
 class CheckBook:
-    """Counts and records the checks that this process answers, by analyst ('' if there are no keys). told:
-    called with each check."""
+    """Counts and records this process's checks, by analyst ('' without keys). told: called with each."""
 
     _memory: FileMemory
     _told: Told
@@ -160,12 +157,10 @@ class CheckStream:
     _book: CheckBook
     _log: Any
     _answering: threading.Lock = field(default_factory=threading.Lock)
-    """Lock that is held while a check is answered; a check from a lost connection may still be in
-    progress."""
+    """Held while a check is answered; a check from a lost connection may still be in progress."""
 
     async def serve(self, opened: Any) -> None:
-        """Answer preflight checks until the connection is lost or the task is cancelled. opened: the gRPC
-        channel to the aggregator."""
+        """Answer preflight checks until the connection is lost or the task cancelled. opened: the channel."""
         metadata = ((channel.PARTY_KEY, self._config.party.encode()), *channel.VERSIONS)
         call = opened.stream_stream(channel.ADVISE)(metadata=metadata)
         try:
@@ -412,8 +407,7 @@ def _beyond_room(known: Mapping[str, StoredRequest]) -> list[str]:
 
 
 class PageState:
-    """Current state of a party, as shown by its page. requests: log of the analysts' requests, or None if the
-    site has no page."""
+    """Current state of a party, as on its page. requests: the analysts' requests; None without a page."""
 
     def __init__(self, config: PartyConfig, store: Store, log: Any) -> None:
         self.live = Activity()
@@ -452,8 +446,7 @@ class PageState:
                 session.rounds = event.round
 
     def offered(self, offer: Offer, analyst: str) -> None:
-        """Make an offered session the current one. analyst: who signed the offer; '' if it is unsigned or
-        there are no keys."""
+        """Make an offered session the current one. analyst: who signed the offer; '' if unsigned."""
         self.live.session = LiveSession(offer.session, analyst, offer.terms, time.time())
         self._note(ANSWERING)
 

@@ -46,8 +46,7 @@ from fedboost.views.words import delimited, shown
 
 
 IDS = "\x1frow_id"
-"""Temporary name of the column of row ids, used until terms give it a name. No column in terms can have this
-name."""
+"""Name of the column of row ids until terms give it a name. No column in terms can have this name."""
 _QUOTED = re.compile(r"'[^']*'")
 _HEAD = """\
 # Names used in terms for this table's columns and levels. Keep this file at the site: no one else needs it.
@@ -75,8 +74,7 @@ class Names(Frozen):
                 yield f"level {twice!r} of {name!r} has two names: keep one"
 
     def here(self, columns: Schema) -> dict[str, str]:
-        """Return the names of these columns in the table, by name in the terms, where the two names
-        differ."""
+        """Return these columns' names in the table, by name in the terms, where the two names differ."""
         names = {name: self.names.get(name, name) for name in (*columns.others, *columns.features)}
         if self.row_id is not None and columns.row_id is not None:
             names[columns.row_id] = self.row_id
@@ -123,8 +121,7 @@ class SiteTable:
         return name if own == name else f"{name} ({own})"
 
     def explained(self, text: str) -> str:
-        """Return a text for the site's own staff, in which each quoted name is followed by the name in the
-        table if the two differ."""
+        """Return a text for the site's staff: quoted names get their name in the table, if it differs."""
 
         def both(found: re.Match[str]) -> str:
             name = found[0][1:-1]
@@ -189,8 +186,7 @@ class SiteRows:
         self._log = log
         self._misfits = 0
         self.reading = threading.Lock()
-        """Lock that is held while rows are read or counted, because reading twice at once would need twice
-        the memory."""
+        """Held while rows are read or counted, because reading twice at once needs twice the memory."""
         self._stamp = self._stamp_now()
         self.table: SiteTable | None = None
         """The table as last read; None if there is no table, or while it is being read."""
@@ -206,8 +202,7 @@ class SiteRows:
         """Do nothing, because rows in this process are freed when it ends. `WorkerRows` overrides this."""
 
     def release(self) -> None:
-        """Do nothing, because holders in this process drop their rows themselves. `WorkerRows` overrides
-        this."""
+        """Do nothing: holders in this process drop their rows themselves. `WorkerRows` overrides this."""
 
     def say(self, event: str = "rows read") -> None:
         """Log the table's file and number of rows, if the site has a table."""
@@ -230,8 +225,7 @@ class SiteRows:
             return self.table
 
     def _read_again(self) -> SiteTable:
-        """Read the files; if they change while being read, read them again. Raises ConfigError if they keep
-        changing."""
+        """Read the files, again if they change meanwhile. Raises ConfigError if they keep changing."""
         for _ in range(MAX_READINGS):
             self._stamp = self._stamp_now()
             latest = max((changed for _, changed, _, _ in self._stamp), default=0)

@@ -209,8 +209,7 @@ class Counter:
                 step *= 8
 
     def heads(self) -> set[Head]:
-        """Return the number and hash of every recorded entry. Raises ConfigError if the counter file cannot
-        be read."""
+        """Return the number and hash of every recorded entry. Raises ConfigError for a bad counter file."""
         return set(map(_head, self._all()))
 
     def promises(self) -> Iterator[DurableRow]:
@@ -299,8 +298,7 @@ def head_of(file: sqlite3.Connection, party: str) -> Head:
 
 
 def follows(file: sqlite3.Connection, party: str, head: Head) -> bool:
-    """Return whether a party's chain contains this entry, or begins right after it because the entries up to
-    it were exported."""
+    """Return whether a party's chain contains this entry, or begins after it since it was exported."""
     if head == NO_ENTRY:
         return True
     query = "SELECT n, hash, line FROM entries WHERE party = ? AND n IN (?, ?) ORDER BY n"
@@ -443,8 +441,7 @@ class Store:
         # A process that was killed before it could overwrite deleted content left it in this log.
         self._to_overwrite = os.path.getsize(f"{path}-wal") > 0
         self._counted: tuple[tuple[int, ...], Head] | None = None
-        """Device, inode and size of the counter file after this process last wrote to it, and the entry
-        written."""
+        """Device, inode and size of the counter file after this process's last write, and the entry."""
         try:
             if not restored:
                 self._catch_up()
@@ -484,9 +481,8 @@ class Store:
 
     @contextmanager
     def transaction(self, durable: bool = True) -> Iterator[sqlite3.Connection]:
-        """Context manager that runs a transaction, which excludes other processes and is rolled back on
-        error. durable: True to wait for the disk. Raises DurabilityError if the transaction cannot be
-        written."""
+        """Context manager for a transaction that excludes other processes and is rolled back on error.
+        durable: wait for the disk. Raises DurabilityError if the transaction cannot be written."""
         # The lock orders this party's writers, threads of this process included: entries are chained and
         # counted in the same order.
         # A crash between COMMIT and the count leaves the store ahead:
@@ -572,8 +568,7 @@ class Store:
 
 
 def make_file(path: Path, dataset: str) -> None:
-    """Create an empty memory for a dataset, completely or not at all. Raises ConfigError if one already
-    exists or cannot be created."""
+    """Create an empty memory for a dataset, or none. Raises ConfigError if one exists, or on failure."""
     folder, left = path.parent, Path(f"{path}-wal")
     if left.exists():
         raise ConfigError(
@@ -610,8 +605,7 @@ def make_file(path: Path, dataset: str) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder that only its owner can access, unless it exists. Raises ConfigError if it cannot be
-    created."""
+    """Create a folder that only its owner can access, unless it exists. Raises ConfigError on failure."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -687,14 +681,12 @@ def _damaged(fault: str) -> str:
 
 
 def put(file: sqlite3.Connection, table: str, *row: Value) -> None:
-    """Write a row, replacing any row with the same key. Log entries get no checksum (`_seal`), since their
-    hash chain protects them."""
+    """Write a row in place of one with its key. Log entries have a hash chain and no checksum (`_seal`)."""
     file.execute(_PUTS[table], (*row, b"" if table == "entries" else _seal(row)))
 
 
 def dataset_of(file: sqlite3.Connection) -> tuple[str, bytes]:
-    """Return the name of a memory's dataset, and the secret key (32 bytes) under which its rows are
-    hashed."""
+    """Return the name of a memory's dataset, and the secret key (32 bytes) that hashes its rows."""
     ((name, secret),) = file.execute("SELECT dataset, secret FROM site")
     return name, secret
 

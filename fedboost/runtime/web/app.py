@@ -54,8 +54,7 @@ class Call:
 
     @property
     def form_key(self) -> str:
-        """CSRF token for the HTML forms shown to this login; '' unless the caller logged in with a
-        browser."""
+        """CSRF token for the forms shown to this login; '' unless a browser logged in."""
         return self.logins.form_key(self.request.scope) if self.caller.by_cookie else ""
 
 
@@ -88,8 +87,7 @@ async def any_form(call: Call) -> None:
 
 
 async def own_form(call: Call) -> None:
-    """Allow logged-in browsers that send a form from a page shown to the same login. Raises Refusal for
-    others."""
+    """Allow logged-in browsers that send a form from a page of the same login. Raises Refusal for others."""
     await reader(call)
     if not call.caller.by_cookie:
         raise Refusal(HTTPStatus.FORBIDDEN, "to decide, log in with a browser")
@@ -251,8 +249,7 @@ class WebApp:
         return Response(found, media_type="application/json") if isinstance(found, bytes) else found
 
     async def beside(self, call: Call, handler: Callable[[Call], Any]) -> App:
-        """Run a handler in a thread and return its response. Raises Refusal if the reader already has too
-        many requests in progress."""
+        """Run a handler in a thread. Raises Refusal if the reader has too many requests in progress."""
         owner = call.caller.name
         if self._at_once[owner] >= self._about.at_once:
             reason = f"{self._about.at_once} requests of {owner} are already in progress; try again later"
@@ -266,8 +263,7 @@ class WebApp:
 
 
 async def _answer(logins: Logins, web: WebApp, methods: Mapping[str, Row], request: Request) -> App:
-    """Check the caller's access, then run the handler: coroutine functions in the event loop, others in a
-    thread."""
+    """Check the caller's access, then run the handler: coroutines in the event loop, others in a thread."""
     row = methods["GET" if request.method == "HEAD" else request.method]
     call = Call(logins, request)
     await row.who(call)

@@ -91,8 +91,7 @@ NETWORK_BITS = 64
 
 @lru_cache(4096)
 def address_in(text: str) -> IPv4Address | IPv6Address | None:
-    """Parse a client's IP address, and convert an IPv4-mapped address to IPv4. Returns None if the text is
-    not an address."""
+    """Parse a client's IP address, an IPv4-mapped one as IPv4. Returns None if it is not an address."""
     try:
         known = ip_address(text.partition("%")[0])
     except ValueError:
@@ -126,8 +125,7 @@ MAX_BODY = 4096
 BODY_SECONDS = 20.0
 """Time in seconds within which the complete body of a request must arrive."""
 REQUESTS_PER_SECOND, REQUESTS_SAVED = 50.0, 1000.0
-"""Limits per address: requests per second, and size of a burst after a quiet time. All loopback addresses
-count as one."""
+"""Limits per address (all loopback addresses count as one): requests per second, and size of a burst."""
 ALL_PER_SECOND, ALL_SAVED = 200.0, 2000.0
 """Limits for all addresses together: requests per second, and size of a burst after a quiet time."""
 FAILURES_PER_SECOND, FAILURES_SAVED = 1 / 60, 5.0
@@ -151,15 +149,13 @@ HEADERS = {
 }
 """Headers of every response. An application may set its own content security policy for a page."""
 _HOST = re.compile(r"(?:([0-9A-Za-z](?:[0-9A-Za-z._-]*[0-9A-Za-z])?)|\[([0-9A-Fa-f:.]+)\])(?::[0-9]{1,5})?")
-"""Pattern of a Host header. It must match completely, because a URL may have a user before the host name and
-a path after it."""
+"""Host header, matched completely: a URL may have a user before the host, and a path after it."""
 _PATH = re.compile(rb"/|(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+")
 """Pattern of a plain path, without encoded characters, empty segments or segments that start with a dot."""
 
 
 class Refusal(Exception):
-    """Raised to refuse a request. status: HTTP status; reason: one sentence for the client; headers: extra
-    headers of the response."""
+    """Refuses a request. status: HTTP status; reason: one sentence for the client; headers: extra ones."""
 
     def __init__(self, status: int, reason: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(reason)
@@ -334,8 +330,7 @@ def refusal_body(scope: Scope, refusal: Refusal, error_page: ErrorPage) -> tuple
 
 
 class _Body:
-    """Wrapper of ASGI's `receive` that limits the size of a request's body and the time until it is
-    complete."""
+    """Wrapper of ASGI's `receive` that limits a request body's size and the time until it is complete."""
 
     def __init__(self, receive: Receive, most: int) -> None:
         self._receive = receive
@@ -376,8 +371,7 @@ def asker_of(scope: Scope) -> RequestOrigin:
 
 
 def hostname_of(host: str) -> str:
-    """Return the host name in a Host header, without the port and without IPv6 brackets. Returns '' if the
-    header is invalid."""
+    """Return the host name in a Host header, without port and IPv6 brackets; '' if it is invalid."""
     found = _HOST.fullmatch(host)
     return (found[1] or found[2]).lower() if found else ""
 

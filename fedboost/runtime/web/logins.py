@@ -59,8 +59,7 @@ class _File(Frozen):
 
 
 class Tokens:
-    """The tokens in a file, which is read again when it changes. log: logger that reports when the file can
-    no longer be read."""
+    """The tokens in a file, read again when it changes. log: reports when it can no longer be read."""
 
     def __init__(self, path: Path, log: Any) -> None:
         """Read the token file. Raises ConfigError if it is not a token file or others can write to it."""
@@ -121,8 +120,7 @@ def is_current(token: Token) -> bool:
 
 
 def read_tokens(path: Path) -> tuple[Token, ...]:
-    """Read the entries of a token file. Raises ConfigError if it is missing, is not a token file or can be
-    written by others."""
+    """Read a token file. Raises ConfigError if it is missing, invalid, or can be written by others."""
     if not path.exists():
         raise ConfigError(
             "tokens-missing",
@@ -187,8 +185,7 @@ MAX_LOGINS = 1024
 
 @dataclass(frozen=True)
 class Caller:
-    """The caller of a page. name: '' for a client on this machine without a token; by_cookie: True for a
-    logged-in browser."""
+    """The caller of a page. name: '' for a local client without a token; by_cookie: a browser's login."""
 
     name: str
     role: str
@@ -215,12 +212,10 @@ class Logins:
         self._tokens = tokens
         self._secret = secrets.token_bytes(32)
         self._logins: dict[str, tuple[Token, float]] = {}
-        """Maps hash of a cookie's value -> the token, and the time at which the login ends (monotonic
-        seconds)."""
+        """Maps hash of a cookie's value -> the token, and when the login ends (monotonic seconds)."""
 
     def caller(self, scope: Scope) -> Caller:
-        """Identify the caller of a request. Raises Refusal if a token is required and is missing or
-        invalid."""
+        """Identify the caller of a request. Raises Refusal if a required token is missing or invalid."""
         offered = only_header(scope, b"authorization")
         if offered is not None:
             kind, _, token = offered.partition(" ")
@@ -260,8 +255,7 @@ class Logins:
         return self._set_cookie(value, int(LOGIN_SECONDS))
 
     def form_key(self, scope: Scope) -> str:
-        """Return the CSRF token embedded in this login's HTML forms. Only a page served to the logged-in
-        browser contains it."""
+        """Return the CSRF token in this login's forms, which only pages for the logged-in browser contain."""
         cookie = self._cookie_of(scope).encode("latin-1", "replace")
         return hmac.new(self._secret, cookie, hashlib.sha256).hexdigest()
 

@@ -135,8 +135,7 @@ class WebServer:
                     connection.transport.abort()
 
     def _known(self) -> dict[int, Any]:
-        """Return file descriptor -> connection for the connections that uvicorn has accepted, i.e. after the
-        TLS handshake."""
+        """Return file descriptor -> connection, for those that uvicorn has accepted (after TLS)."""
         return {
             opened.fileno(): connection
             for connection in self._server.server_state.connections
@@ -148,8 +147,7 @@ class WebServer:
         return {file for file, connection in self._known().items() if _in_work(connection)}
 
     def _end_handshakes(self) -> None:
-        """Close connections whose TLS handshake takes too long. uvicorn does not know these connections
-        yet."""
+        """Close connections with a slow TLS handshake, which uvicorn does not know yet."""
         known = self._known()
         for opened, client in self._socket.older_than(HANDSHAKE_SECONDS):
             if opened.fileno() not in known:
@@ -205,8 +203,7 @@ class _Listener(socket.socket):
         self._open: weakref.WeakKeyDictionary[socket.socket, _Client] = weakref.WeakKeyDictionary()
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Accept a connection. Raises BlockingIOError if the new connection had to be closed, as if no
-        connection had been waiting."""
+        """Accept a connection. Raises BlockingIOError if it had to be closed, as if none had been waiting."""
         opened, address = super().accept()
         group = group_of(address[0])
         for known in [known for known in self._open if known.fileno() < 0]:
@@ -223,8 +220,7 @@ class _Listener(socket.socket):
         return opened, address
 
     def _make_room(self, among: list[socket.socket], many: str) -> None:
-        """Close the oldest connection in `among` that has no request in progress. many: description of the
-        limit."""
+        """Close the oldest connection in `among` without a request in progress. many: name of the limit."""
         busy = self.busy()
         oldest = next(each for each in among if each.fileno() not in busy)
         refusal = Refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"{many} are already open")
@@ -238,8 +234,7 @@ class _Listener(socket.socket):
             opened.shutdown(socket.SHUT_RDWR)
 
     def older_than(self, seconds: float) -> list[tuple[socket.socket, Any]]:
-        """Return the open connections that are older than this number of seconds, with their clients'
-        addresses."""
+        """Return the open connections older than this number of seconds, with their clients' addresses."""
         until = time.monotonic() - seconds
         return [(opened, client.address) for opened, client in self._open.items() if client.since < until]
 

@@ -1,2 +1,1 @@
-"""Holding a site's rows on several workers of a cluster. The workers' answers are added before anything
-leaves the site."""
+"""A site's rows on several workers of a cluster, whose answers are added before anything leaves the site."""

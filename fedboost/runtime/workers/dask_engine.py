@@ -46,8 +46,7 @@ class DaskEngine:
 
     @classmethod
     def at(cls, address: str) -> Self:
-        """Connect to the Dask cluster whose scheduler is at `address`. Raises ConfigError if the scheduler
-        does not answer."""
+        """Connect to the Dask scheduler at `address`. Raises ConfigError if it does not answer."""
         return cls(_client_at(address), f"the Dask cluster at {address}", address=address)
 
     @classmethod
@@ -112,8 +111,7 @@ class DaskEngine:
         ]
 
     def workers(self) -> list[Worker]:
-        """Return the current workers, sorted by address. Raises ConfigError if the cluster does not
-        answer."""
+        """Return the current workers by address. Raises ConfigError if the cluster does not answer."""
         if self._address and self.client.status == "closed":  # the client gave up on an absent scheduler
             self.client = _client_at(self._address)
         try:
@@ -217,9 +215,8 @@ class RunningAtDask:
 
 
 def _by_value() -> Callable[..., Any]:
-    """Return a function that calls another function on a worker. The returned function is local, so it is
-    pickled by value. If it were pickled by name, it would crash a worker or scheduler that cannot import
-    it."""
+    """Return a function that calls another one on a worker. It is local, so it is pickled by value: by name,
+    it would crash a worker or scheduler that cannot import it."""
 
     def call(version: str, content: bytes, *parts: Any) -> Any:
         import pickle
@@ -235,8 +232,7 @@ def _by_value() -> Callable[..., Any]:
 
 
 def _client_at(address: str) -> Any:
-    """Return a Dask client that is connected to the scheduler at `address`. Raises ConfigError if the
-    scheduler does not answer."""
+    """Return a client of the Dask scheduler at `address`. Raises ConfigError if it does not answer."""
     distributed = _distributed()
     _hush()
     try:

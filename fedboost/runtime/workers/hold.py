@@ -89,8 +89,7 @@ class Heads(NamedTuple):
 
 
 class Files:
-    """Parquet or CSV files of a site, read by row range. Raises ConfigError if there are none, or if they
-    cannot be read."""
+    """A site's Parquet or CSV files, read by row range. Raises ConfigError if none exist or can be read."""
 
     def __init__(self, source: str, options: ReadOptions) -> None:
         self._options = options
@@ -212,8 +211,7 @@ def _sorted_out(source: str) -> tuple[list[str], list[str]]:
 
 
 def _check_same(paths: Sequence[str], heads: "Sequence[pa.Schema]") -> None:
-    """Raise ConfigError unless all files have the same columns as the first file, and agree on which columns
-    are text."""
+    """Raise ConfigError unless all files have the same columns, and agree on which of them are text."""
     first = heads[0]
     for path, head in zip(paths[1:], heads[1:], strict=True):
         check_same_names(path, head.names, paths[0], first.names)
@@ -272,8 +270,7 @@ OPTIONS = [
     ("grpc.enable_http_proxy", 0),
 ]
 ANSWER, HISTOGRAMS, GO_TO, HASH = b"A", b"H", b"G", b"R"
-"""Kinds of requests: answer a query, return the worker's histograms for a vote, go to a state, hash the
-rows."""
+"""Kinds of requests: answer a query, return histograms for a vote, go to a state, hash the rows."""
 _DONE, _FAILED = b"\0", b"\1"
 _ERRORS = {kind.__name__: kind for kind in (PeerError, Refused, SchemaMismatch, ConfigError)}
 
@@ -371,8 +368,7 @@ class Link:
 
 
 class HoldHandler(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """The holder's end of the connection: a gRPC handler that serves one caller, which must send the
-    token."""
+    """The holder's end of the connection: a gRPC handler for one caller, which must send the token."""
 
     def __init__(self, token: str, serve: Any, begun: Any, ended: Any) -> None:
         """Prepare to serve a single caller.
@@ -412,8 +408,7 @@ class HoldHandler(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 CALLED_WITHIN = 60.0  # seconds within which a holder must be called
 _held: dict[str, Any] = {}
-"""Maps tokens to the servers of this process. Without these references, servers would be
-garbage-collected."""
+"""Maps tokens to this process's servers, which would otherwise be garbage-collected."""
 
 
 @dataclass(frozen=True)
@@ -557,8 +552,7 @@ def _serve(answered: Callable[[bytes], bytes], host: str) -> Door:
 
 
 def _certificate() -> tuple[bytes, str, str]:
-    """Return a key for one connection, its certificate, and the root certificate that signed it, all in
-    PEM."""
+    """Return a key for one connection, its certificate, and the root that signed it, all in PEM."""
     from cryptography.hazmat.primitives import serialization
 
     now = datetime.now(UTC)

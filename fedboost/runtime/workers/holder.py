@@ -112,8 +112,7 @@ class WorkersHolder:
         self.state = INITIAL_STATE
         self._engine, self._load, self._terms, self._log = engine, load, terms, log
         self._lost: dict[str, float] = {}
-        """Maps the address of a lost worker to the time until which it is not used, even if the scheduler
-        lists it."""
+        """Maps a lost worker's address to the time until which it is not used, even if it is listed."""
         self._key = b""
         self._hashes: dict[tuple[Range, ...], bytes] = {}
         """Maps the ranges of a share to the keyed hash of its rows, once computed."""
@@ -148,8 +147,7 @@ class WorkersHolder:
         self.state = state
 
     def trees(self, rounds: int) -> tuple[Tree, ...]:
-        """Return an empty tuple: all parties receive the same trees, so this party has no trees of its
-        own."""
+        """Return an empty tuple: all parties receive the same trees, so this one has none of its own."""
         return ()
 
     def answering(self, query: OfTurn) -> Answering:
@@ -333,8 +331,7 @@ BYTES_A_VALUE, BYTES_A_ROW, BYTES_BESIDE = 6.6, 48, 280 << 20
 and the ones below were measured with 50 columns."""
 COLLECTED_A_VALUE = 20.0  # bytes per value for partitions of a DataFrame, with what is made of them
 GROWING_A_VALUE, GROWING_A_ROW, GROWING_BESIDE = 2.3, 32, 305 << 20
-"""The same numbers while trees grow. The constant is mostly for the interpreter, the libraries and the
-compiled kernels."""
+"""The same while trees grow. The constant is mostly the interpreter, libraries and compiled kernels."""
 USABLE = 0.8  # share of a worker's memory above which Dask pauses it
 
 
@@ -378,8 +375,7 @@ def check_memory(
 
 
 def check_together(terms: Terms, held: Sequence[Held], party: str) -> None:
-    """Raise SchemaMismatch if the rows of all workers together do not fit the terms, although the rows of
-    each worker do."""
+    """Raise SchemaMismatch if the workers' rows together do not fit the terms, although each worker's do."""
     refusal = f"party {party}: its rows do not fit the terms"
     labels = dict.fromkeys(label for each in held for label in each.labels)
     try:
@@ -521,8 +517,7 @@ def rows_of(config: PartyConfig, log: Any) -> SiteRows:
 
 
 class WorkerRows(SiteRows):
-    """Rows of a site whose configuration has workers. Only the workers read and hold the rows, never the
-    site's process."""
+    """Rows of a site with workers. Only the workers read and hold the rows, never the site's process."""
 
     def __init__(self, config: PartyConfig, log: Any) -> None:
         assert config.workers is not None
@@ -551,8 +546,7 @@ class WorkerRows(SiteRows):
             self._holder.close()
 
     def refresh(self) -> SiteTable | None:
-        """Return the current table, with its columns but without rows. Raises Refused if the files cannot be
-        read."""
+        """Return the current table: columns without rows. Raises Refused if the files are unreadable."""
         with self._at_hand():
             return super().refresh()
 
@@ -571,8 +565,7 @@ class WorkerRows(SiteRows):
     def hold(
         self, terms: Terms, secret: bytes, key_of: KeyOf, model_of: ModelOf, table_of: TableOf
     ) -> Holder:
-        """Return the holder of a session's rows, on the current workers. The arguments are those of
-        `SiteRows.hold`."""
+        """Return the holder of a session's rows on the current workers. Arguments: as for `SiteRows.hold`."""
         self.release()
         check_under_workers(terms, self._party)
         site = self.refresh()
@@ -617,8 +610,7 @@ class WorkerRows(SiteRows):
         )
 
     def _shares(self, terms: Terms) -> list[tuple[Worker, Share]]:
-        """Distribute the rows over the workers. Raises ConfigError if the rows do not fit into a worker's
-        memory."""
+        """Distribute the rows over the workers. Raises ConfigError if they do not fit a worker's memory."""
         workers = self._workers()
         edge = partial(self._group_end, workers[0], terms.columns.group) if terms.columns.group else int
         shares = shares_of(self.rows, workers, edge)
