@@ -1,9 +1,29 @@
-"""Fits the constants of `fedboost estimate` (`fedboost.results.estimate`) to the runs of `parties.py`."""
+"""The model of `fedboost estimate` for parties in one process, and fits of its constants."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from scipy.optimize import nnls
+
+from fedboost.results.estimate import CONSTANTS, NETWORK, ROWS, Case, load_of, total
+
+
+def parties_seconds(case: Case, layout: str, constants: Mapping[str, float]) -> float:
+    """CPU seconds of all parties in a round, without encryption and the network."""
+    load = load_of(case, layout)
+    return case.parties * total(load.party | load.masks, constants)
+
+
+def session_counts(case: Case, layout: str = ROWS) -> dict[str, float]:
+    """Multiples of the constants of the aggregator's session, without the network."""
+    counts = load_of(case, layout).aggregator(case.parties)
+    return {name: count for name, count in counts.items() if name not in NETWORK}
+
+
+def simulated(case: Case, layout: str = ROWS, constants: Mapping[str, float] = CONSTANTS) -> float:
+    """Seconds of a round with all parties and the aggregator in one thread (`fb.simulate`)."""
+    parties = parties_seconds(case, layout, constants) + load_of(case, layout).encryption
+    return parties + total(session_counts(case, layout), constants)
 
 
 def fit(counts: Sequence[Mapping[str, float]], seconds: Sequence[float]) -> dict[str, float]:

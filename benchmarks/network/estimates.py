@@ -36,6 +36,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "helpers"))
 
 import common
+import costs
 import numpy as np
 import pyarrow as pa
 from anything import ANYTHING
@@ -158,7 +159,7 @@ def estimated(one: Training, terms: fb.Terms) -> tuple[float, float]:
     cores = (os.cpu_count() or 1) if one.kind == "processes" else 0
     case = Case.of(terms, one.rows, one.parties, cores=cores)
     cost = estimate.predict(case, one.layout)
-    seconds = cost.seconds if cores else estimate.simulated(case, one.layout)
+    seconds = cost.seconds if cores else costs.simulated(case, one.layout)
     return cost.total_sent, seconds
 
 

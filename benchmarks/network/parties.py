@@ -30,7 +30,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -53,7 +53,7 @@ import fedboost as fb
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.results import estimate
-from fedboost.results.estimate import MBIT, Case, Constants
+from fedboost.results.estimate import CONSTANTS, MBIT, NETWORK, Case
 from fedboost.runtime.local import simulation
 from fedboost.runtime.telemetry import Meter
 
@@ -123,7 +123,7 @@ def main() -> int:
     if {run.kind for run in runs} == set(kinds):
         constants = calibrate(runs)
         pages += [show_constants(constants), show_model(runs, constants), show_predictions(constants)]
-        results["constants"] = asdict(constants)
+        results["constants"] = constants
     tables = [common.Table(title, headings, rows) for _, title, headings, rows in pages]
     common.publish(options, tables, results)
     if options.page:
@@ -318,51 +318,50 @@ def as_json(run: Run) -> dict[str, Any]:
 # ---- the model ---------------------------------------------------------------------------------------
 
 
+Constants = dict[str, float]
+"""Those of `fedboost.results.estimate.CONSTANTS`."""
+
+
 def calibrate(runs: list[Run]) -> Constants:
     """Fit the constants to the calibration runs. Those of votes and columns, which these runs lack, stay."""
     known = [run for run in runs if run.known]
     alone = [run for run in known if run.kind == "simulate"]
     given = ("gain", "relay", "relays")
     counts = [
-        {name: run.case.parties * count for name, count in estimate.party_counts(load_of(run)).items()}
-        for run in alone
+        {name: run.case.parties * count for name, count in (load.party | load.masks).items()}
+        for run, load in zip(alone, map(load_of, alone), strict=True)
     ]
     own = [{name: count for name, count in each.items() if name not in given} for each in counts]
     party = costs.fit(own, [run.party for run in alone])
-    session = costs.fit(
-        [estimate.aggregator_counts(load_of(run), run.case.parties) for run in alone],
-        [run.aggregator for run in alone],
-    )
-    bare = Constants(**party, **session)
+    session = costs.fit([costs.session_counts(run.case) for run in alone], [run.aggregator for run in alone])
+    bare = {**CONSTANTS, **party, **session}
     far = [run for run in known if run.kind != "simulate"]
-    counts = [estimate.rpc_counts(load_of(run), run.case.parties) for run in far]
+    gathered = [load_of(run).aggregator(run.case.parties) for run in far]
+    counts = [{name: each[name] for name in each if name in NETWORK} for each in gathered]
     rpc = costs.fit(counts, [max(run.aggregator - aggregator_seconds(run, bare), 1e-6) for run in far])
-    party_rpc = costs.fit(counts, [max(run.party - party_seconds(run, bare), 1e-6) for run in far])
+    party_rpc = costs.fit(
+        counts, [max(run.party - costs.parties_seconds(run.case, estimate.ROWS, bare), 1e-6) for run in far]
+    )
     named = {f"party_{name}": value for name, value in party_rpc.items()}
-    constants = replace(bare, **rpc, **named, busy=1.0, wait=0.0)
+    constants = {**bare, **rpc, **named, "busy": 1.0, "wait": 0.0}
     near = [run for run in far if run.kind == "processes"]
     shares = [estimate.predict(run.case, constants=constants).seconds / run.seconds for run in near]
-    constants = replace(constants, busy=min(statistics.median(shares), 1.0))
+    constants["busy"] = min(statistics.median(shares), 1.0)
     waits = [
         (run.seconds - estimate.predict(run.case, constants=constants).seconds) / load_of(run).turns
         for run in far
         if run.kind == "links"
     ]
-    return replace(constants, wait=max(statistics.median(waits), 0.0))
+    return {**constants, "wait": max(statistics.median(waits), 0.0)}
 
 
 def load_of(run: Run) -> estimate.Load:
     return estimate.load_of(run.case, estimate.ROWS)
 
 
-def party_seconds(run: Run, constants: Constants) -> float:
-    """CPU seconds of all parties, without the network."""
-    return run.case.parties * estimate.total(estimate.party_counts(load_of(run)), constants)
-
-
 def aggregator_seconds(run: Run, constants: Constants) -> float:
     """CPU seconds of the aggregator's session."""
-    return estimate.total(estimate.aggregator_counts(load_of(run), run.case.parties), constants)
+    return estimate.total(costs.session_counts(run.case), constants)
 
 
 def claims(runs: list[Run]) -> bool:
@@ -443,7 +442,7 @@ def page(runs: list[Run]) -> Shown:
 
 
 def show_constants(constants: Constants) -> Shown:
-    values = asdict(constants)
+    values = {**constants}
     busy = values.pop("busy")
     rows = [
         (name, f"{1e9 * value:,.0f}" if value > 1e-6 else f"{1e9 * value:.3g}")
@@ -458,7 +457,7 @@ def show_model(runs: list[Run], constants: Constants) -> Shown:
     rows = []
     for run in runs:
         if run.kind == "simulate":
-            seconds = estimate.simulated(run.case, constants=constants)
+            seconds = costs.simulated(run.case, constants=constants)
         else:
             seconds = estimate.predict(run.case, constants=constants).seconds
         rows.append(

@@ -1,12 +1,12 @@
 """Cost of training by formulas: seconds, bytes and memory, by layout and part.
 
-docs/scaling.md explains the model. Nothing is trained or measured here: `Constants` and `Encryption` contain
+docs/scaling.md explains the model. Nothing is trained or measured here: `CONSTANTS` and `PAILLIER` contain
 measured seconds. This module imports nothing that is slow to import, so `fedboost estimate` answers at once.
 """
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -20,40 +20,66 @@ if TYPE_CHECKING:
 ROWS, VOTES, COLUMNS, BLOCKS = "rows", "votes", "columns", "blocks"
 ADDERS, ONE_PLACE = "rows with adders", "one place"
 LAYOUTS = (ROWS, ADDERS, VOTES, COLUMNS, BLOCKS, ONE_PLACE)
-USUAL_VOTES = 20
-"""`vote_top_k` of the layout `votes`, unless the terms set it."""
-CHUNK_CELLS, SPARSE, WORD_BITS, READ_AHEAD, MAX_CELLS, PAIR_BYTES = 1 << 16, 0.5, 64, 1 << 20, 1 << 27, 8
-"""Constants of modules that are slow to import; a test compares them."""
-MESSAGE_BYTES, CHECK_BYTES, SHARE_BYTES = 120, 8, 93
-"""Bytes of a report beside its cells, of a chunk's check cell, and of a share for one party (`shrink`)."""
-GRID, GRID_BITS, LATER_CELLS, PLAIN_START = 2048, 49, 11.6, 0.6
-"""Cut points: cells of a feature's first grid and their bits, cells of later grids per bin, and the part of
-these bytes that reports with few nonzero cells take."""
-START_SECONDS, VALUE_SECONDS, ID_SECONDS, START_TRIPS = 1.0, 40e-9, 41e-6, 6
-"""Seconds to load kernels, to bin a value and to match an id at one party; round trips before the start."""
-PROCESS_BYTES, VALUE_MEMORY, ROW_MEMORY, PAIR_MEMORY, MOVED_BYTES, ID_BYTES = 130e6, 2.3, 32, 16, 4, 32
-"""Memory of a process, a value, a row and a pair of sums; bytes of a value that is moved, and of an id."""
-NEWLY_ELECTED = 0.6
-"""Share of elected features whose histograms are not known for the parent."""
+USUAL_VOTES = 20  # `vote_top_k` of the layout `votes`, unless the terms set it
 MBIT = 1e6 / 8
+# Constants of modules that are slow to import; a test compares them.
+CHUNK_CELLS, SPARSE, WORD_BITS, READ_AHEAD, MAX_CELLS, PAIR_BYTES = 1 << 16, 0.5, 64, 1 << 20, 1 << 27, 8
+# Bytes of a report beside its cells, of a chunk's check cell, and of a share for one party (`shrink`).
+MESSAGE_BYTES, CHECK_BYTES, SHARE_BYTES = 120, 8, 93
+# Cut points: cells of a feature's first grid and their bits, cells of later grids per bin, and the part of
+# these bytes that reports with few nonzero cells take.
+GRID, GRID_BITS, LATER_CELLS, PLAIN_START = 2048, 49, 11.6, 0.6
+# Seconds to load kernels, to bin a value and to match an id at one party; round trips before the start.
+START_SECONDS, VALUE_SECONDS, ID_SECONDS, START_TRIPS = 1.0, 40e-9, 41e-6, 6
+# Memory of a process, a value, a row and a pair of sums; bytes of a value that is moved, and of an id.
+PROCESS_BYTES, VALUE_MEMORY, ROW_MEMORY, PAIR_MEMORY, MOVED_BYTES, ID_BYTES = 130e6, 2.3, 32, 16, 4, 32
+NEWLY_ELECTED = 0.6  # share of elected features whose histograms are not known for the parent
+WORTH_VOTES = 0.8  # votes give another model: they are chosen only up to this share of the others' time
+# Shares of a node's hessians that the smaller child gets, equally frequent: quantiles in measured trees. The
+# first trees divide the rows almost evenly. Once the signal is learned, trees split off few rows.
+EARLY, LATE = (0.2, 0.33, 0.4, 0.45), (0.01, 0.05, 0.15, 0.3)
+# The frequency of early trees falls by e in LEARNING * sqrt(features) rounds with learning_rate 0.3. Even in
+# early trees, nodes of fewer rows than SIGNAL_ROWS follow noise.
+LEARNING, SIGNAL_ROWS = 2.5, 500.0
+
+CONSTANTS: Mapping[str, float] = {
+    "update": 0.621e-9,  # a party: a value and level, added to a bin
+    "row": 4.41e-9,  # a row and turn
+    "pack": 2.84e-9,  # an integer, made and packed
+    "mask": 0.138e-9,  # a byte under one mask
+    "stream": 24.1e-6,  # a message under one mask
+    "answer": 107e-6,  # a turn
+    "gain": 8.0e-9,  # an integer, searched for a vote
+    "relay": 1.5e-9,  # a byte, encrypted or decrypted for another party
+    "relays": 0.25e-3,  # a message, encrypted or decrypted for another party
+    "add": 0.0997e-9,  # the aggregator: a byte, added
+    "decide": 7.54e-9,  # an integer of the sum, checked, subtracted and searched for splits
+    "message": 29.9e-6,  # a party and turn
+    "turn": 175e-6,  # a turn
+    "rpc": 390e-6,  # the network at the aggregator: a message
+    "byte": 3.01e-9,  # a byte
+    "party_rpc": 862e-6,  # the network at a party: a message
+    "party_byte": 8.94e-9,  # a byte
+    "wait": 3.07e-3,  # a turn over a link
+    "busy": 0.87,  # share of the cores that processes on one machine get done
+}
+"""Seconds of one core, fitted to measurements by benchmarks/network/parties.py; `gain`, `relay` and `relays`
+are from benchmarks/network/estimates.py."""
+NETWORK = ("rpc", "byte", "party_rpc", "party_byte")
+
+# Seconds of one core with a key of 2,048 bits. A ciphertext, if parties have different rows:
+SEAL, ADD, DECRYPT = 1.1e-3, 0.011e-3, 6.4e-3
+# If they have different columns: a row (the first two), a product, a turn; a ciphertext of a report.
+ENCRYPT, TAKE_IN, PRODUCT, TURN = 54e-6, 2.6e-6, 0.54e-6, 0.09
+CLOSE, BLIND, OPEN, CHECK = 1.5e-3, 1.6e-3, 4.5e-3, 0.42e-3
 
 
 @dataclass(frozen=True)
 class Case:
-    """A training, by its parameters in the terms, and the machines and links.
+    """A training, by its parameters in the terms, and the machines and links. 0 means unlimited."""
 
-    `rows`, `features` and `parties` are of all parties; `share` of the rows is sampled for each tree. A round
-    has `roots` trees; rows have a mean `hessian`. Of the features, some are `categorical`, with `levels` in
-    total. `protection` None hides nothing. With `own_root`, a tree's root has its own turn. `groups`: number
-    of groups of parties with the same rows (layout `blocks`); `adders`: number of adders.
-
-    `nthread`: threads of each party; `cores`: cores of the machine that all processes share, 0 if each has
-    its own. `round_trip` is in seconds, `bandwidth` and `aggregator_bandwidth` in bytes per second. A party
-    can hold `max_rows`. 0 means unlimited. Without `subtraction`, both siblings are requested.
-    """
-
-    rows: float
-    features: int
+    rows: float  # of all parties
+    features: int  # of all parties
     parties: int
     max_bin: int = 256
     max_depth: int = 6
@@ -61,40 +87,36 @@ class Case:
     rounds: int = 100
     learning_rate: float = 0.3
     min_child_weight: float = 1.0
-    share: float = 1.0
-    roots: int = 1
-    hessian: float = 0.15
+    share: float = 1.0  # of the rows, sampled for each tree
+    roots: int = 1  # trees of a round
+    hessian: float = 0.15  # mean of the rows
     gradient_bits: int = 16
-    categorical: int = 0
-    levels: int = 0
-    protection: "Protection | None" = None
+    levels: tuple[int, ...] = ()  # of each categorical feature
+    protection: "Protection | None" = None  # None hides nothing
     shrinks: bool = False
     colluding: int = 1
     key_bits: int = 3072
     vote_top_k: int = USUAL_VOTES
-    groups: int = 1
+    groups: int = 1  # of parties with the same rows (layout `blocks`)
     adders: int = 0
-    own_root: bool = False
-    matches: bool = False
-    nthread: int = 1
-    cores: int = 0
-    round_trip: float = 0.0
-    bandwidth: float = 0.0
+    own_root: bool = False  # a tree's root has its own turn
+    matches: bool = False  # rows are matched by id before the start
+    nthread: int = 1  # of each party
+    cores: int = 0  # of the machine that all processes share; 0: each has its own
+    round_trip: float = 0.0  # seconds
+    bandwidth: float = 0.0  # bytes per second, as the next
     aggregator_bandwidth: float = 0.0
-    max_rows: int = 0
-    subtraction: bool = True
+    max_rows: int = 0  # that a party can hold
+    subtraction: bool = True  # only the smaller of two siblings is requested
 
     @classmethod
     def of(cls, terms: "Terms", rows: float, parties: int, **machines: Any) -> "Case":
         """Return the training that the terms describe. machines: fields that do not follow from terms."""
         trees, columns, name = terms.trees, terms.columns, terms.objective.name
         is_squared = name.startswith(("reg:", "count:")) and name != "reg:logistic"
-        levels = [*map(len, columns.categorical.values()), *columns.target_means.values()]
-        same = {
-            key: getattr(trees, key) for key in ("max_depth", "rounds", "learning_rate", "min_child_weight")
-        }
+        same = ("max_depth", "rounds", "learning_rate", "min_child_weight")
         return cls(
-            **same,
+            **{key: getattr(trees, key) for key in same},
             **machines,
             rows=rows,
             features=len(columns.features),
@@ -105,8 +127,7 @@ class Case:
             roots=len(terms.roots),
             hessian=1.0 if is_squared else cls.hessian,
             gradient_bits=terms.bits,
-            categorical=len(levels),
-            levels=sum(levels),
+            levels=(*map(len, columns.categorical.values()), *columns.target_means.values()),
             protection=terms.hiding.row,
             shrinks=terms.session.on_loss == "shrink",
             colluding=terms.hiding.colluding or cls.colluding,
@@ -118,6 +139,11 @@ class Case:
         )
 
     @property
+    def name(self) -> str:
+        """Name of the protection."""
+        return "plain" if self.protection is None else self.protection.name
+
+    @property
     def hides(self) -> bool:
         return self.protection is not None and self.protection.hides
 
@@ -126,23 +152,16 @@ class Case:
         return self.protection is not None and self.protection.uses_key_holder
 
     @property
-    def name(self) -> str:
-        """Name of the protection."""
-        return "plain" if self.protection is None else self.protection.name
-
-    @property
     def bins(self) -> float:
         """Mean number of bins of a feature."""
-        numeric = (self.features - self.categorical) * min(self.max_bin, self.rows)
-        return float(numeric + self.levels) / self.features
+        numeric = (self.features - len(self.levels)) * min(self.max_bin, self.rows)
+        return float(numeric + sum(self.levels)) / self.features
 
     @cached_property
     def neighbours(self) -> int:
         """Number of masks of a report: one per neighbour, and a party's own if the roster may shrink."""
-        if not self.hides:
-            return 0
-        if self.parties <= 60 or self.shrinks:
-            return self.parties - 1 + self.shrinks
+        if not self.hides or self.parties <= 60 or self.shrinks:
+            return self.hides * (self.parties - 1 + self.shrinks)
         from fedboost.privacy.pairwise import degree
 
         return degree(self.parties, self.colluding)
@@ -155,26 +174,14 @@ class Case:
         return [*_levels(self, True, early), *_levels(self, False, 1 - early)]
 
 
-# ---- The shape of a tree: unbalanced, and not full ------------------------------------------------------
-
-EARLY, LATE = (0.2, 0.33, 0.4, 0.45), (0.01, 0.05, 0.15, 0.3)
-"""Shares of a node's hessians that the smaller child gets, equally frequent: quantiles in measured trees. The
-first trees divide the rows almost evenly. Once the signal is learned, trees split off few rows."""
-LEARNING, SIGNAL_ROWS = 2.5, 500.0
-"""The frequency of early trees falls by e in LEARNING * sqrt(features) rounds with learning_rate 0.3. Even in
-early trees, nodes of fewer rows than SIGNAL_ROWS follow noise."""
-
-
 @dataclass
 class Level:
-    """Nodes that one level's query asks for. weight: frequency of such trees; nodes: (number, share of all
-    hessians) of nodes of similar size; children: number of nodes that may split again; splits: number of
-    splits before the query."""
+    """Nodes that one level's query asks for."""
 
-    weight: float
-    nodes: list[tuple[float, float]] = field(default_factory=list)
-    children: float = 1.0
-    splits: float = 0.0
+    weight: float  # frequency of such trees
+    nodes: list[tuple[float, float]]  # number of nodes of similar size, and their share of all hessians
+    children: float = 1.0  # number of nodes that may split again
+    splits: float = 0.0  # before the query
 
     @property
     def count(self) -> float:
@@ -189,17 +196,16 @@ def _levels(case: Case, is_early: bool, weight: float) -> Iterator[Level]:
     """Yield the levels of a tree. A child with too few hessians for two children is a leaf."""
     least = max(case.min_child_weight, case.hessian) / max(case.rows * case.share * case.hessian, 1e-9)
     known, leaves = [(1.0, 1.0)], 1.0
-    yield Level(weight, [(1.0, 1.0)])
+    yield Level(weight, known)
     for _ in range(1, case.max_depth):
-        new = dict[int, tuple[float, float]]()
         known = [(number, share) for number, share in known if share >= 2 * least]
-        splits = known_splits = sum(number for number, _ in known)
-        if case.max_leaves:
-            splits = min(splits, case.max_leaves - leaves)
+        possible = sum(number for number, _ in known)
+        splits = min(possible, case.max_leaves - leaves) if case.max_leaves else possible
         if splits < 0.01:
             return
-        level, part = Level(weight, children=0.0, splits=splits), splits / known_splits / len(EARLY)
+        level, part = Level(weight, [], 0.0, splits), splits / possible / len(EARLY)
         leaves += splits
+        new = dict[int, tuple[float, float]]()
         for (number, share), (early, late) in product(known, zip(EARLY, LATE, strict=True)):
             signal = -math.expm1(-share * case.rows / SIGNAL_ROWS) * is_early
             for split, frequency in ((early, signal), (late, 1 - signal)):
@@ -209,18 +215,15 @@ def _levels(case: Case, is_early: bool, weight: float) -> Iterator[Level]:
                 level.nodes += [(count, child) for child in asked]
                 level.children += count * len(growing)
                 for child in growing:
-                    place = round(4 * math.log2(child))
-                    others, mass = new.get(place, (0.0, 0.0))
-                    new[place] = others + count, mass + count * child
+                    size = round(4 * math.log2(child))
+                    others, mass = new.get(size, (0.0, 0.0))
+                    new[size] = others + count, mass + count * child
         known = [(number, mass / number) for number, mass in new.values() if number]
         if level.nodes:
             yield level
 
 
-# ---- Bytes of a report ----------------------------------------------------------------------------------
-
-
-def pair_bits(case: Case, share: float) -> float:
+def _pair_bits(case: Case, share: float) -> float:
     """Return the bits of a bin's gradient and hessian sums, in a node with this share of all hessians. At the
     root they follow from the number of rows, below it from the parent's sums."""
     rows, bits = max(case.rows, 1), case.gradient_bits - 1
@@ -229,290 +232,134 @@ def pair_bits(case: Case, share: float) -> float:
     return at_root if share >= 1 else min(max(2 * (math.log2(rows * share) + bits), 2.0), at_root)
 
 
-def report_bytes(case: Case, level: Level, pairs: float, rows: float, width: float = 1.0) -> float:
-    """Return the bytes of a report about a level's nodes. A chunk with rows in at most half of its cells is
-    sent as a bitmap and these cells, unless it is masked.
-
-    Args:
-        case: the training.
-        level: the nodes.
-        pairs: number of bins in each node, of all features in the report.
-        rows: number of rows that the report covers.
-        width: share of the bins whose columns the sender has.
-    """
-    found = [(number, pair_bits(case, share), share * rows) for number, share in level.nodes]
-    if case.hides:
-        return sum(number * pairs * bits / 8 for number, bits, _ in found)
+def _report_bytes(case: Case, level: Level, pairs: float, rows: float, width: float) -> float:
+    """Return the bytes of a report with `pairs` of sums per node, of a party with these rows and this part of
+    the columns. A chunk with rows in at most half of its cells is sent as a bitmap and these cells, unless it
+    is masked."""
     # Bins are quantiles, so a node's rows are equally likely to fall into any of a feature's bins.
-    fills = [width * -math.expm1(-own / case.bins) for _, _, own in found]
-    mean = sum(number * fill for (number, _, _), fill in zip(found, fills, strict=True)) / level.count
+    empty = [math.expm1(-share * rows / case.bins) for _, share in level.nodes]
+    fills = [1.0 if case.hides else width * -part for part in empty]
+    mean = sum(number * fill for (number, _), fill in zip(level.nodes, fills, strict=True)) / level.count
     shares_chunks, size = min(CHUNK_CELLS / pairs, level.count) >= 2, 0.0
-    for (number, bits, _), fill in zip(found, fills, strict=True):
-        is_sparse = (mean if shares_chunks else fill) <= SPARSE
+    for (number, share), fill in zip(level.nodes, fills, strict=True):
+        bits, is_sparse = _pair_bits(case, share), (mean if shares_chunks else fill) <= SPARSE
         size += number * pairs * (1 + fill * bits if is_sparse else bits) / 8
     return size
 
 
-# ---- Counts of work and bytes in a round, by layout -----------------------------------------------------
-
-
 @dataclass
 class Load:
-    """Work and bytes of a round. The busiest party holds `rows` with `values`; histograms are `built` of this
-    share of them, summed over levels. It reports `pairs` of sums and searches `scanned` for votes; the
-    aggregator searches `decided` for splits. `masked`: bytes times masks; `streams`: messages times masks;
-    `relayed`, `relays`: bytes and messages for other parties; `encryption`: seconds, one after the other.
+    """Work and bytes of a round."""
 
-    A party sends `sent` bytes on average, the busiest one sends or receives `link`, and the aggregator passes
-    on `out`. `largest`: pairs of the largest report."""
+    holders: float  # parties of a group, with different columns of the same rows; 1: each has its own rows
+    rows: float  # of the busiest party
+    values: float  # of the busiest party
+    turns: float
+    trips: float
+    messages: float  # of a party
+    party: dict[str, float]  # multiples of CONSTANTS
+    masks: dict[str, float]  # multiples of CONSTANTS
+    encryption: float = 0.0  # seconds, one after the other
+    sent: float = 0.0  # bytes of a party, on average
+    link: float = 0.0  # bytes that the busiest party sends or receives
+    out: float = 0.0  # bytes that the aggregator passes on
+    largest: float = 0.0  # pairs of sums in the largest report
 
-    rows: float
-    values: float
-    built: float = 0.0
-    pairs: float = 0.0
-    scanned: float = 0.0
-    decided: float = 0.0
-    masked: float = 0.0
-    streams: float = 0.0
-    relayed: float = 0.0
-    relays: float = 0.0
-    encryption: float = 0.0
-    sent: float = 0.0
-    link: float = 0.0
-    out: float = 0.0
-    turns: float = 0.0
-    trips: float = 0.0
-    messages: float = 0.0
-    largest: float = 0.0
-
-    def report(self, case: Case, level: Level, pairs: float, size: float) -> None:
-        """Count a report. pairs: bins in each node; size: bytes of the report."""
-        weight, every = level.weight * case.roots, level.count * pairs
-        chunks = math.ceil(case.roots * every / CHUNK_CELLS)
-        self.pairs, self.decided = self.pairs + weight * every, self.decided + weight * every
-        self.largest = max(self.largest, case.roots * every)
-        self.messages += level.weight * chunks
-        self.masked += weight * size * case.neighbours
-        self.streams += level.weight * chunks * case.neighbours
-        beside = case.hides * (CHECK_BYTES * chunks + case.shrinks * SHARE_BYTES * case.parties)
-        self.sent += weight * size + level.weight * beside
+    def aggregator(self, senders: float) -> dict[str, float]:
+        """Return the aggregator's multiples of CONSTANTS. senders: number of parties or adders."""
+        received, messages = self.sent * senders, (self.messages + self.party["relays"]) * senders
+        own = {"add": received, "decide": self.party["pack"], "message": self.turns * senders}
+        return own | {"turn": self.turns, "rpc": messages, "byte": received + self.out}
 
 
 def load_of(case: Case, layout: str) -> Load:
     """Return what a round takes under a layout."""
-    parties = case.parties / case.groups if layout in (COLUMNS, BLOCKS) else 1
-    rows = case.rows / case.groups if parties > 1 else case.rows / case.parties
-    load = Load(rows, rows * case.features / parties, messages=case.own_root)
-    load.built = case.roots * case.share * sum(level.weight * level.share for level in case.tree)
-    load.turns = sum(level.weight * min(level.count, 1.0) for level in case.tree) + case.own_root
-    if layout == VOTES:
-        load.turns = 2 * load.turns - 1
-    two_legs = case.encrypts or (case.hides and case.shrinks)
-    load.trips = load.turns * (1 + two_legs)
-    {VOTES: _votes, COLUMNS: _columns, BLOCKS: _columns}.get(layout, _rows)(case, load)
-    load.sent += MESSAGE_BYTES * load.turns
+    is_apart, roots, scale = layout in (COLUMNS, BLOCKS), case.roots, math.pow(case.key_bits / 2048, 2.6)
+    holders = case.parties / case.groups if is_apart else 1.0
+    rows = case.rows / (case.groups if is_apart else case.parties)
+    values, neighbours = rows * case.features / holders, 0 if is_apart else case.neighbours
+    turns = sum(level.weight * min(level.count, 1.0) for level in case.tree) + case.own_root
+    turns = 2 * turns - 1 if layout == VOTES else turns
+    trips = turns * (1 + (case.encrypts or (case.hides and case.shrinks)))
+    built = roots * case.share * sum(level.weight * level.share for level in case.tree) * values
+    party = {"update": built / case.nthread, "row": rows * turns / case.nthread, "pack": 0.0, "answer": turns}
+    party |= {"gain": 0.0, "relay": 0.0, "relays": float(is_apart)}
+    load = Load(
+        holders, rows, values, turns, trips, float(case.own_root), party, {"mask": 0.0, "stream": 0.0}
+    )
+    top, bits = min(case.vote_top_k, case.features), case.parties.bit_length() + 1
+    vote_bits = bits if case.hides else min(bits, 1 + top / case.features * bits)
+    sets = 0.0
+    for level in case.tree:
+        weight, features, votes = level.weight * roots, float(case.features), 0.0
+        if layout == VOTES and level.splits:
+            # A sibling's histograms follow only from those of the parent's that are known.
+            features = top * (1.0 if level.splits < 1.5 else 1 + NEWLY_ELECTED)
+            votes = level.children * case.features
+        pairs = features * case.bins + 1
+        if case.encrypts and layout != VOTES:
+            size, seconds = _encrypted(case, level, pairs, holders, level.share * values * is_apart)
+            load.encryption += seconds * scale
+        else:
+            size = _report_bytes(case, level, pairs, rows, 1 / holders) + votes * vote_bits / 8
+        chunks = math.ceil(roots * level.count * pairs / CHUNK_CELLS)
+        beside = CHECK_BYTES * chunks + case.shrinks * SHARE_BYTES * case.parties
+        load.sent += weight * size + level.weight * (beside if case.hides and not is_apart else 0)
+        load.messages += level.weight * chunks
+        load.messages += level.weight * (votes > 0)
+        load.largest = max(load.largest, roots * (level.count * pairs), roots * votes * case.bins)
+        load.masks["mask"] += weight * size * neighbours
+        load.masks["stream"] += level.weight * chunks * neighbours
+        party["pack"] += 2 * weight * (level.count * pairs)
+        party["gain"] += 2 * weight * votes * case.bins
+        if is_apart:  # The holder of a split's column passes on which rows go left, also of the last splits.
+            splitting = level.weight * holders * -math.expm1(-level.splits * roots / holders)
+            sets += splitting * roots * rows / 8 * (1 + 1 / turns)
+            party["relays"] += splitting
+    if is_apart:  # The label holder passes on gradients.
+        sampled = roots * rows * case.share
+        gradients = sampled * (case.key_bits / 4 if case.encrypts else PAIR_BYTES)
+        load.encryption += sampled * (ENCRYPT + TAKE_IN) * scale * case.encrypts
+        passed, load.link = gradients + sets, load.sent + gradients + sets / holders
+        load.sent, load.out = load.sent + passed / holders, passed * (holders - 1) * case.groups
+        load.trips, load.messages, party["relay"] = trips + turns + 1, load.messages + turns + 1, passed
+    load.sent += MESSAGE_BYTES * turns
     load.link = max(load.link, load.sent)
     return load
 
 
-def _rows(case: Case, load: Load) -> None:
-    """All parties report the histograms of all features."""
-    pairs = case.features * case.bins + 1
-    for level in case.tree:
-        if case.encrypts:
-            size = _ciphertexts(case, level, pairs, load)
-        else:
-            size = report_bytes(case, level, pairs, load.rows)
-        load.report(case, level, pairs, size)
-
-
-def _ciphertexts(case: Case, level: Level, pairs: float, load: Load) -> float:
-    """Return the bytes of a report that one party decrypts, and count the seconds."""
-    count, guard = 0.0, (case.parties - 1).bit_length()
-    for number, share in level.nodes:
-        count += number * pairs / (case.key_bits // 8 // math.ceil((pair_bits(case, share) + guard) / 8))
-    seconds = PAILLIER.seal + PAILLIER.add * case.parties + PAILLIER.decrypt
-    load.encryption += case.roots * level.weight * count * seconds * PAILLIER.scale(case)
-    return count * case.key_bits / 8 * (2 + 1 / case.parties)
-
-
-def _votes(case: Case, load: Load) -> None:
-    """Below the root, parties vote for features, and report the histograms of the elected ones."""
-    top, bits = min(case.vote_top_k, case.features), case.parties.bit_length() + 1
-    a_vote = min(bits, 1 + top / case.features * bits) if not case.hides else bits
-    for level in case.tree:
-        # A sibling's histograms follow only from those of the parent's that are known.
-        known = 1.0 if level.splits < 1.5 else 1 + NEWLY_ELECTED
-        pairs = (top * known if level.splits else case.features) * case.bins + 1
-        votes = level.children * case.features if level.splits else 0.0
-        load.report(case, level, pairs, report_bytes(case, level, pairs, load.rows) + votes * a_vote / 8)
-        load.messages += level.weight * (votes > 0)
-        load.scanned += case.roots * level.weight * votes * case.bins
-        load.largest = max(load.largest, case.roots * votes * case.bins)
-
-
-def _columns(case: Case, load: Load) -> None:
-    """Parties of a group have different columns of the same rows. The label holder passes on gradients, and
-    the holder of a split's column which rows go left."""
-    encrypts, parties = case.encrypts, case.parties / case.groups
-    pairs, turns = case.features * case.bins + 1, load.turns
-    gradients = case.roots * load.rows * case.share * (case.key_bits / 4 if encrypts else PAIR_BYTES)
-    sets, load.relays = 0.0, 1.0
-    for level in case.tree:
-        if encrypts:
-            size = level.count * pairs / 8 + _encrypted_columns(case, level, pairs / parties, load)
-        else:
-            size = report_bytes(case, level, pairs, load.rows, 1 / parties)
-        load.report(replace(case, protection=None), level, pairs, size)
-        splitting = level.weight * parties * -math.expm1(-level.splits * case.roots / parties)
-        sets += splitting * case.roots * load.rows / 8 * (1 + 1 / turns)  # and those of the last splits
-        load.relays += splitting
-    if encrypts:
-        seconds = PAILLIER.encrypt + PAILLIER.take_in
-        load.encryption += case.roots * load.rows * case.share * seconds * PAILLIER.scale(case)
-    load.relayed, load.link = gradients + sets, load.sent + gradients + sets / parties
-    load.sent += (gradients + sets) / parties
-    load.out = (gradients + sets) * (parties - 1) * case.groups
-    load.trips, load.messages = load.trips + turns + 1, load.messages + turns + 1
-
-
-def _encrypted_columns(case: Case, level: Level, pairs: float, load: Load) -> float:
-    """Return the bytes of a party's encrypted sums over its own columns, and count the seconds."""
-    width = math.ceil(pair_bits(case, 1.0) / 16)
-    count, parties = level.count * pairs / (case.key_bits // 8 // (2 * width)), case.parties - 1
-    opened = parties * count * (PAILLIER.blind + PAILLIER.open + PAILLIER.check)
-    products = level.share * load.values / 2 * PAILLIER.product
-    seconds = count * PAILLIER.close + opened + products + PAILLIER.turn
-    load.encryption += case.roots * level.weight * seconds * PAILLIER.scale(case)
-    return count * case.key_bits / 4
-
-
-# ---- Seconds --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Constants:
-    """Seconds of one core, fitted to measurements by benchmarks/network/parties.py; `gain`, `relay` and
-    `relays` are from benchmarks/network/estimates.py.
-
-    A party: update: a value and level, added to a bin; row: a row and turn; pack: an integer, made and
-    packed; mask, stream: a byte and a message under one mask; answer: a turn; gain: an integer, searched for
-    a vote; relay, relays: a byte and a message, encrypted or decrypted for another party.
-
-    The aggregator: add: a byte, added; decide: an integer of the sum, checked, subtracted and searched for
-    splits; message: a party and turn; turn: a turn.
-
-    The network: rpc, byte: a message and a byte at the aggregator; party_rpc, party_byte: at a party; wait: a
-    turn over a link. busy: share of the cores that processes on one machine get done.
-    """
-
-    update: float = 0.621e-9
-    row: float = 4.41e-9
-    pack: float = 2.84e-9
-    mask: float = 0.138e-9
-    stream: float = 24.1e-6
-    answer: float = 107e-6
-    gain: float = 8.0e-9
-    relay: float = 1.5e-9
-    relays: float = 0.25e-3
-    add: float = 0.0997e-9
-    decide: float = 7.54e-9
-    message: float = 29.9e-6
-    turn: float = 175e-6
-    rpc: float = 390e-6
-    byte: float = 3.01e-9
-    party_rpc: float = 862e-6
-    party_byte: float = 8.94e-9
-    wait: float = 3.07e-3
-    busy: float = 0.87
-
-
-CONSTANTS = Constants()
-
-
-@dataclass(frozen=True)
-class Encryption:
-    """Seconds of one core with a key of 2,048 bits. seal, add, decrypt: a ciphertext, if parties have
-    different rows. The others are for different columns: encrypt, take_in: a row; product: a product; close,
-    blind, open, check: a ciphertext of a report; turn: a turn."""
-
-    seal: float = 1.1e-3
-    add: float = 0.011e-3
-    decrypt: float = 6.4e-3
-    encrypt: float = 54e-6
-    take_in: float = 2.6e-6
-    product: float = 0.54e-6
-    close: float = 1.5e-3
-    blind: float = 1.6e-3
-    open: float = 4.5e-3
-    check: float = 0.42e-3
-    turn: float = 0.09
-
-    @staticmethod
-    def scale(case: Case) -> float:
-        return math.pow(case.key_bits / 2048, 2.6)
-
-
-PAILLIER = Encryption()
-
-
-def party_counts(load: Load) -> dict[str, float]:
-    """Return the multiples of a party's constants in a round."""
-    own = {"update": load.built * load.values, "row": load.rows * load.turns, "pack": 2 * load.pairs}
-    others = {"gain": 2 * load.scanned, "relay": load.relayed, "relays": load.relays}
-    return own | {"mask": load.masked, "stream": load.streams, "answer": load.turns} | others
-
-
-def aggregator_counts(load: Load, parties: float) -> dict[str, float]:
-    """Return the multiples of the constants of the aggregator's session. parties: number of senders."""
-    added = {"add": load.sent * parties, "decide": 2 * load.decided}
-    return added | {"message": load.turns * parties, "turn": load.turns}
-
-
-def rpc_counts(load: Load, parties: float) -> dict[str, float]:
-    """Return messages and bytes of the network at the aggregator. parties: number of senders."""
-    return {"rpc": (load.messages + load.relays) * parties, "byte": load.sent * parties + load.out}
-
-
-def total(counts: Mapping[str, float], constants: Constants = CONSTANTS) -> float:
-    """Return the seconds of these multiples of constants."""
-    return sum(float(number * getattr(constants, name)) for name, number in counts.items())
-
-
-def simulated(case: Case, layout: str = ROWS, constants: Constants = CONSTANTS) -> float:
-    """Return the seconds of a round with all parties and the aggregator in one thread (`fb.simulate`)."""
-    load = load_of(case, layout)
-    parties = case.parties * total(party_counts(load), constants) + load.encryption
-    return parties + total(aggregator_counts(load, case.parties), constants)
+def _encrypted(case: Case, level: Level, pairs: float, holders: float, values: float) -> tuple[float, float]:
+    """Return the bytes of a party's encrypted report, and the seconds. values: those of its own columns in
+    the nodes; 0 if each party has its own rows, and one party decrypts."""
+    weight, key = case.roots * level.weight, case.key_bits // 8
+    if not values:
+        guard = (case.parties - 1).bit_length()
+        widths = ((number, math.ceil((_pair_bits(case, share) + guard) / 8)) for number, share in level.nodes)
+        count = sum(number * pairs / (key // width) for number, width in widths)
+        seconds = SEAL + ADD * case.parties + DECRYPT
+        return count * case.key_bits / 8 * (2 + 1 / case.parties), weight * count * seconds
+    count = level.count * (pairs / holders) / (key // (2 * math.ceil(_pair_bits(case, 1.0) / 16)))
+    opened = (case.parties - 1) * count * (BLIND + OPEN + CHECK)
+    seconds = count * CLOSE + opened + values / 2 * PRODUCT + TURN
+    return level.count * pairs / 8 + count * case.key_bits / 4, weight * seconds
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of a training under one layout and protection.
-
-    Attributes:
-        layout, protection: what is compared.
-        seconds, total: duration of a round, and of the training with its start.
-        parts: maps part -> seconds of a round. Some happen at the same time, so `seconds` is not their sum.
-        sent, total_sent: bytes that a party sends in a round and in the training, on average.
-        aggregator: bytes that the aggregator receives or sends in a round.
-        round_trips: network round trips in a round.
-        memory, aggregator_memory: bytes of memory of the busiest party and of the aggregator.
-        reason: why this is not possible; "" if it is.
-    """
+    """Cost of a training under one layout and protection."""
 
     layout: str
     protection: str
-    seconds: float
-    total: float
-    parts: dict[str, float]
-    sent: float
-    total_sent: float
-    aggregator: float
-    round_trips: float
-    memory: float
+    seconds: float  # of a round
+    total: float  # seconds of the training with its start
+    parts: dict[str, float]  # seconds of a round; some happen at the same time, so the sum is larger
+    sent: float  # bytes that a party sends in a round, on average
+    total_sent: float  # and in the training
+    aggregator: float  # bytes that the aggregator receives or sends in a round
+    round_trips: float  # of a round
+    memory: float  # bytes, of the busiest party
     aggregator_memory: float
-    reason: str = ""
+    reason: str = ""  # why this is not possible; "" if it is
 
     @property
     def most(self) -> str:
@@ -520,82 +367,79 @@ class Cost:
         return max(self.parts, key=lambda name: self.parts[name])
 
 
-def predict(case: Case, layout: str = ROWS, constants: Constants = CONSTANTS) -> Cost:
+def total(counts: Mapping[str, float], constants: Mapping[str, float] = CONSTANTS) -> float:
+    """Return the seconds of these multiples of constants."""
+    return sum(float(number * constants[name]) for name, number in counts.items())
+
+
+def predict(case: Case, layout: str = ROWS, constants: Mapping[str, float] = CONSTANTS) -> Cost:
     """Return the cost of a training. In a turn, a party computes; then its chunks pass its link and the
     aggregator's, and are added, at the same time. Where processes share cores, a round takes at least all CPU
-    seconds divided by the cores."""
+    seconds divided by the cores. If nothing says which parties form the groups of blocks, there are about as
+    many groups as parties in each."""
     if layout == ONE_PLACE:
         return _in_one_place(case, constants)
-    load, parties = load_of(case, layout), case.parties
-    senders = case.adders or parties if layout == ADDERS else parties
-    counts = party_counts(load)
-    masks = total({name: counts.pop(name) for name in ("mask", "stream")}, constants) + load.encryption
-    own = {name: count / (case.nthread if name in ("update", "row") else 1) for name, count in counts.items()}
-    network = load.messages * constants.party_rpc + load.link * constants.party_byte
-    rows, trips = total(own, constants) + network, load.trips
-    aggregator, links = _collect(case, load, senders, constants)
+    if layout == BLOCKS and case.groups == 1:
+        numbers = range(1, math.isqrt(case.parties) + 1)
+        case = replace(case, groups=max(number for number in numbers if case.parties % number == 0))
+    load, parties, bandwidth = load_of(case, layout), case.parties, case.bandwidth or math.inf
+    senders, trips = case.adders if layout == ADDERS else parties, load.trips
+    network = load.messages * constants["party_rpc"] + load.link * constants["party_byte"]
+    rows, masks = total(load.party, constants) + network, total(load.masks, constants) + load.encryption
+    aggregator, collected = total(load.aggregator(senders), constants), load.sent * senders
     if layout == ADDERS:
         # An adder collects like the aggregator, one chunk earlier: only its link's latency is added.
-        both = (aggregator, links), _collect(case, replace(load, decided=0.0), parties / senders, constants)
-        (aggregator, links), trips = map(max, zip(*both, strict=True)), trips + load.turns
-    if not case.bandwidth or case.bandwidth * case.round_trip > READ_AHEAD:
+        adder = load.aggregator(parties / senders) | {"decide": 0.0}
+        aggregator, trips = max(aggregator, total(adder, constants)), trips + load.turns
+        collected = max(collected, load.sent * (parties / senders))
+    if bandwidth * case.round_trip > READ_AHEAD:
         trips += max(math.ceil(load.link / load.turns / READ_AHEAD) - 1, 0) * load.turns
-    links = max(links, load.link / (case.bandwidth or math.inf))
-    waits = trips * case.round_trip + load.turns * constants.wait * (case.round_trip > 0)
+    links = max(max(collected, load.out) / (case.aggregator_bandwidth or math.inf), load.link / bandwidth)
+    waits = trips * case.round_trip + load.turns * constants["wait"] * (case.round_trip > 0)
     seconds = rows + masks + max(links, aggregator)
     if case.cores:
         work = (rows * parties + masks * (1 if case.encrypts else parties) + aggregator) / case.cores
-        seconds = max(max(seconds, work) / constants.busy, links)
-    sent, begin = start_of(case, layout)
+        seconds = max(max(seconds, work) / constants["busy"], links)
+    start_sent, start = _start(case, load)
     memory = VALUE_MEMORY * load.values + ROW_MEMORY * load.rows + PAIR_MEMORY * load.largest
     return Cost(
         layout=layout,
         protection=case.name,
         seconds=seconds + waits,
-        total=begin + (seconds + waits) * case.rounds,
+        total=start + (seconds + waits) * case.rounds,
         parts={"rows": rows, "masks": masks, "aggregator": aggregator, "round trips": waits, "links": links},
         sent=load.sent,
-        total_sent=sent + load.sent * case.rounds,
+        total_sent=start_sent + load.sent * case.rounds,
         aggregator=load.sent * senders + load.out,
         round_trips=load.trips,
         memory=PROCESS_BYTES + memory,
         aggregator_memory=PROCESS_BYTES + 4 * PAIR_MEMORY * load.largest + 2e6 * senders,
-        reason=reason_against(case, layout, load),
+        reason=_reason(case, layout, load.rows, 2 * load.largest),
     )
 
 
-def _collect(case: Case, load: Load, senders: float, constants: Constants) -> tuple[float, float]:
-    """Return the seconds of the CPU and of the link of a process that collects reports."""
-    counts = aggregator_counts(load, senders) | rpc_counts(load, senders)
-    moved = max(load.sent * senders, load.out)
-    return total(counts, constants), moved / (case.aggregator_bandwidth or math.inf)
-
-
-def start_of(case: Case, layout: str) -> tuple[float, float]:
+def _start(case: Case, load: Load) -> tuple[float, float]:
     """Return the bytes that a party sends, and the seconds that pass, before the first round: rows may be
     matched, and cut points are found."""
-    is_apart = layout in (COLUMNS, BLOCKS)
-    parties = case.parties / case.groups if is_apart else 1
-    rows = case.rows / (case.groups if is_apart else case.parties)
     cells = GRID * GRID_BITS + LATER_CELLS * case.bins * (2 + math.log2(max(case.rows, 2)))
-    sent = case.features / parties * cells / 8 * (1 if case.hides else PLAIN_START)
-    binning = rows * case.features / parties * VALUE_SECONDS / case.nthread
-    seconds = START_SECONDS + binning + START_TRIPS * case.round_trip
+    sent = case.features / load.holders * cells / 8 * (1 if case.hides else PLAIN_START)
+    seconds = START_SECONDS + load.values * VALUE_SECONDS / case.nthread + START_TRIPS * case.round_trip
     if case.matches:
-        sent, seconds = sent + rows * ID_BYTES * (parties - 0.5), seconds + rows * parties * ID_SECONDS
+        sent += load.rows * ID_BYTES * (load.holders - 0.5)
+        seconds += load.rows * load.holders * ID_SECONDS
     if case.cores:
         seconds *= max(case.parties + 1, case.cores) / case.cores
     return sent, seconds + sent / (case.bandwidth or math.inf)
 
 
-def _in_one_place(case: Case, constants: Constants) -> Cost:
+def _in_one_place(case: Case, constants: Mapping[str, float]) -> Cost:
     """For comparison: all rows are sent to one machine, which trains without messages."""
-    alone = replace(case, parties=1, protection=None, round_trip=0.0, bandwidth=0.0, cores=0)
-    bare = replace(constants, rpc=0.0, byte=0.0, party_rpc=0.0, party_byte=0.0)
-    own = predict(replace(alone, aggregator_bandwidth=0.0), ROWS, bare)
+    alone = replace(case, parties=1, protection=None, cores=0)
+    alone = replace(alone, round_trip=0.0, bandwidth=0.0, aggregator_bandwidth=0.0)
+    own = predict(alone, ROWS, {**constants, **dict.fromkeys(NETWORK, 0.0)})
     sent = case.rows / case.parties * (case.features + 1) * MOVED_BYTES
-    links = (sent, case.bandwidth), (sent * case.parties, case.aggregator_bandwidth)
-    moving = case.round_trip + max(size / (bandwidth or math.inf) for size, bandwidth in links)
+    collected = sent * case.parties / (case.aggregator_bandwidth or math.inf)
+    moving = case.round_trip + max(sent / (case.bandwidth or math.inf), collected)
     return replace(
         own,
         layout=ONE_PLACE,
@@ -607,27 +451,21 @@ def _in_one_place(case: Case, constants: Constants) -> Cost:
         total_sent=sent,
         aggregator=sent * case.parties / case.rounds,
         round_trips=1 / case.rounds,
-        reason=_too_many(case, case.rows),
+        reason=_reason(alone, ONE_PLACE, case.rows, 0.0),
     )
 
 
-# ---- The choice of a layout -----------------------------------------------------------------------------
-
-WORTH_VOTES = 0.8
-"""Votes give another model, so they are chosen only if they take at most this share of the time."""
-
-
-def reason_against(case: Case, layout: str, load: Load) -> str:
-    """Return why a layout is not possible, or "" if it is."""
-    is_apart, largest = layout in (COLUMNS, BLOCKS), 2 * load.largest
+def _reason(case: Case, layout: str, rows: float, largest: float) -> str:
+    """Return why a layout is not possible, or "" if it is. largest: integers of the largest report."""
+    is_apart, row = layout in (COLUMNS, BLOCKS), case.protection
     if (is_apart and case.hides > case.encrypts) or (case.encrypts and layout not in (ROWS, COLUMNS)):
         return f"not possible under protection {case.name}"
-    if case.protection is not None and not is_apart:
-        most = (case.shrinks and case.protection.max_shrinking) or case.protection.max_parties or math.inf
-        if not case.protection.min_parties <= case.parties <= most:
-            return f"protection {case.name} needs {case.protection.min_parties} to {most:,} parties"
-        if largest > (case.protection.max_cells or math.inf):
-            return f"a sum has {largest:,.0f} integers, but at most {case.protection.max_cells:,} are allowed"
+    if row is not None and not is_apart:
+        most = (case.shrinks and row.max_shrinking) or row.max_parties or math.inf
+        if not row.min_parties <= case.parties <= most:
+            return f"protection {case.name} needs {row.min_parties} to {most:,} parties"
+        if largest > (row.max_cells or math.inf):
+            return f"a sum has {largest:,.0f} integers, but at most {row.max_cells:,} are allowed"
     if layout == VOTES and case.features <= 2 * case.vote_top_k:
         return f"votes save bytes only with more than {2 * case.vote_top_k} features"
     if layout == BLOCKS and not 1 < case.groups < case.parties:
@@ -636,12 +474,9 @@ def reason_against(case: Case, layout: str, load: Load) -> str:
         return "there are fewer features than parties"
     if largest > MAX_CELLS:
         return f"a turn has {largest:,.0f} integers, but at most {MAX_CELLS:,} are allowed; lower max_depth"
-    return _too_many(case, load.rows)
-
-
-def _too_many(case: Case, rows: float) -> str:
-    is_full = 0 < case.max_rows < rows
-    return f"one machine would hold {rows:,.0f} rows, but at most {case.max_rows:,} fit" if is_full else ""
+    if 0 < case.max_rows < rows:
+        return f"one machine would hold {rows:,.0f} rows, but at most {case.max_rows:,} fit"
+    return ""
 
 
 def least_of(costs: list[Cost]) -> Cost:
@@ -652,10 +487,3 @@ def least_of(costs: list[Cost]) -> Cost:
         reasons = "; ".join(f"{cost.layout}: {cost.reason}" for cost in costs if cost.reason)
         raise ConfigError("estimate-no-layout", f"no layout is possible ({reasons})")
     return min(known, key=lambda cost: cost.seconds / (WORTH_VOTES if cost.layout == VOTES else 1))
-
-
-def saved_by_subtraction(case: Case, layout: str) -> tuple[float, float]:
-    """Return the bytes of a party and the seconds that a round would take in addition, if the histograms of
-    both siblings were requested."""
-    one, both = (predict(replace(case, subtraction=chosen), layout) for chosen in (True, False))
-    return both.sent - one.sent, both.seconds - one.seconds

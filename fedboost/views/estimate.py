@@ -1,11 +1,12 @@
 """What people see of an estimate: the least layout, then seconds, bytes and memory of all."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fedboost.results.estimate import BLOCKS, COLUMNS, ONE_PLACE, VOTES, Case, Cost, least_of
-from fedboost.views.document import Block, Document, Entries, Items, Line, Section, Table, Verdict, note
+from fedboost.views.document import Block, Document, Entries, Items, Section, Table, Verdict, note
 from fedboost.views.words import counted, duration, size
 
+Facts = Mapping[str, float]
 PARTS = {
     "rows": "reading rows and making reports",
     "masks": "masks or encryption",
@@ -16,16 +17,10 @@ PARTS = {
 
 
 def estimate(
-    case: Case, layouts: Sequence[Cost], protections: Sequence[Cost], saved: tuple[float, float]
+    case: Case, layouts: Sequence[Cost], protections: Sequence[Cost], saved: Facts, inside: Facts | None
 ) -> Document:
-    """Return what `fedboost estimate` prints.
-
-    Args:
-        case: the training.
-        layouts: costs of all layouts.
-        protections: costs of all protections under the least layout.
-        saved: bytes of a party and seconds per round that histogram subtraction saves.
-    """
+    """Return what `fedboost estimate` prints: costs of all layouts, and of all protections under the least
+    layout. saved, inside: what subtraction saves and a site's workers take, as --json prints them."""
     least = least_of([*layouts])
     takes = (
         f"{duration(least.seconds)} per round, {duration(least.total)} for {counted(case.rounds, 'round')}"
@@ -33,23 +28,24 @@ def estimate(
     blocks: list[Block] = [
         Verdict(f"Least under {case.name}: {least.layout}, {takes}."),
         note(why(case, layouts)),
-        _costs("Layouts", "layout", [(each.layout, each) for each in layouts], case.rounds),
+        _costs("Layouts", "layout", layouts, case.rounds),
         _parts(layouts),
         note(
             "Seconds per round. Links and the aggregator work at the same time. Memory is of one party and "
             "of the aggregator. “One place” is a comparison: it moves all rows, and fedboost never does."
         ),
         note(
-            f"Subtraction (only the smaller of two siblings is requested) saves {size(saved[0])} of a party "
-            f"and {duration(saved[1])} per round."
+            "Subtraction (only the smaller of two siblings is requested) saves "
+            f"{size(saved['saved_bytes'])} of a party and {duration(saved['saved_seconds'])} per round."
         ),
     ]
     if protections:
-        pairs = [(each.protection, each) for each in protections]
-        blocks.append(_costs(f"Protections ({least.layout})", "protection", pairs, case.rounds))
+        blocks.append(_costs(f"Protections ({least.layout})", "protection", protections, case.rounds))
     reasons = [f"{each.layout}: {each.reason}" for each in layouts if each.reason]
     reasons += [f"{each.protection}: {each.reason}" for each in protections if each.reason]
-    return Document("Estimate", "", [*blocks, *([Items(reasons)] if reasons else [])])
+    if reasons:
+        blocks.append(Items(reasons))
+    return Document("Estimate", "", [*blocks, *([_workers(inside)] if inside else [])])
 
 
 def why(case: Case, layouts: Sequence[Cost]) -> str:
@@ -67,38 +63,25 @@ def why(case: Case, layouts: Sequence[Cost]) -> str:
     return f"Most of it is {PARTS[least.most]}. Reason: {reason}.{compared}"
 
 
-def _costs(title: str, heading: str, costs: Sequence[tuple[str, Cost]], rounds: int) -> Table:
-    rows = [
-        (
-            name,
-            duration(each.seconds),
-            duration(each.total),
-            size(each.sent),
-            size(each.total_sent),
-            size(each.aggregator),
-        )
-        if not each.reason
-        else (name, "not possible", "", "", "", "")
-        for name, each in costs
-    ]
+def _costs(title: str, heading: str, costs: Sequence[Cost], rounds: int) -> Table:
+    rows = []
+    for each in costs:
+        sizes = map(size, (each.sent, each.total_sent, each.aggregator))
+        cells = (duration(each.seconds), duration(each.total), *sizes)
+        name = str(getattr(each, heading))
+        rows.append((name, *(("not possible", "", "", "", "") if each.reason else cells)))
     return Table(title, [heading, "a round", f"{rounds} rounds", "party sends", "in all", "aggregator"], rows)
 
 
 def _parts(layouts: Sequence[Cost]) -> Table:
-    rows: list[Sequence[Line]] = [
-        (
-            each.layout,
-            *(f"{seconds:.2f}" for seconds in each.parts.values()),
-            f"{size(each.memory)}, {size(each.aggregator_memory)}",
-        )
-        for each in layouts
-        if not each.reason
-    ]
+    rows = []
+    for each in (cost for cost in layouts if not cost.reason):
+        memory = f"{size(each.memory)}, {size(each.aggregator_memory)}"
+        rows.append((each.layout, *(f"{seconds:.2f}" for seconds in each.parts.values()), memory))
     return Table("Parts", ["layout", "rows", "masks", "aggr.", "trips", "links", "memory"], rows)
 
 
-def workers(facts: dict[str, float]) -> Section:
-    """Return what a site's workers take. facts: as `fedboost estimate --json` prints them."""
+def _workers(facts: Facts) -> Section:
     memory = f"{size(facts['loading_bytes'])} to load its rows, {size(facts['growing_bytes'])} to train"
     inside = f"{size(facts['bytes_a_round'])} and {duration(facts['seconds_a_round'])} per round"
     entries = [

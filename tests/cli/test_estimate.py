@@ -160,7 +160,7 @@ def test_the_constants_are_those_of_the_modules():
 def test_the_page_has_the_constants():
     text = PAGE.read_text().partition("<!-- constants -->")[2].partition("<!-- /constants -->")[0]
     found = dict(re.findall(r"^\| (\w+) (?:\(a share\) )?\| ([\d.,]+) \|$", text, re.MULTILINE))
-    for name, value in vars(model.CONSTANTS).items():
+    for name, value in model.CONSTANTS.items():
         shown = float(found[name].replace(",", "")) * (1 if name == "busy" else 1e-9)
         assert value == pytest.approx(shown, rel=0.01), name
 
