@@ -12,13 +12,13 @@ from fedboost.cli.output import show
 from fedboost.errors import ConfigError
 from fedboost.results import estimate as model
 from fedboost.results.estimate import MBIT, Case
+from fedboost.views import estimate as view
 
 ESTIMATE_EPILOG = (
     "Example: fedboost estimate terms.toml --rows 100000 --parties 5 --rtt 50 --bandwidth 100\n\n"
     "Example: fedboost estimate --rows 2000000000 --features 80 --max-bin 255 --parties 16"
 )
-MAX_RTT_MS = 60_000
-MIN_BANDWIDTH_MBIT, MAX_BANDWIDTH_MBIT = 0.001, 1_000_000
+MAX_RTT_MS, MIN_BANDWIDTH_MBIT, MAX_BANDWIDTH_MBIT = 60_000, 0.001, 1_000_000
 WORKER_SECONDS, LINK_SECONDS = 2e-4, 3e-3
 """Seconds of a site per turn and worker, and per round and worker (docs/scaling.md)."""
 
@@ -91,8 +91,6 @@ def estimate(
     compared = [] if case.protection is None else _protections(case.name)[1:]
     others = [model.predict(replace(case, protection=row), least.layout) for row in compared]
     both = model.predict(replace(case, subtraction=False), least.layout)
-    from fedboost.views import estimate as view
-
     choice = {"event": "least", "layout": least.layout, "most": least.most, "why": view.why(case, costs)}
     saved = {"saved_bytes": both.sent - least.sent, "saved_seconds": both.seconds - least.seconds}
     inside = None if workers is None else _workers(case, workers)
@@ -156,16 +154,9 @@ def _workers(case: Case, number: int) -> dict[str, Any]:
     """Return the costs inside a site with an equal share of all rows, whose rows are on several workers."""
     from fedboost.runtime.workers.holder import growing_bytes, loading_bytes
 
-    load, rows = (
-        model.load_of(replace(case, nthread=1), model.ROWS),
-        math.ceil(case.rows / case.parties / number),
-    )
-    seconds = model.total(load.party | load.masks) / number
+    load = model.load_of(replace(case, nthread=1), model.ROWS)
+    rows, turns = math.ceil(case.rows / case.parties / number), load.turns * WORKER_SECONDS + LINK_SECONDS
     facts = {"event": "workers", "workers": number, "rows": rows, "bytes_a_round": load.sent * number}
-    memory = {
-        "loading_bytes": loading_bytes(rows, case.features),
-        "growing_bytes": growing_bytes(rows, case.features),
-    }
-    return (
-        facts | memory | {"seconds_a_round": seconds + number * (load.turns * WORKER_SECONDS + LINK_SECONDS)}
-    )
+    facts["loading_bytes"] = loading_bytes(rows, case.features)
+    facts["growing_bytes"] = growing_bytes(rows, case.features)
+    return facts | {"seconds_a_round": model.total(load.party | load.masks) / number + number * turns}

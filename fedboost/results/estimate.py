@@ -1,7 +1,6 @@
 """Cost of training by formulas: seconds, bytes and memory, by layout and part.
 
-docs/scaling.md explains the model. Nothing is trained or measured here: `CONSTANTS` and `PAILLIER` contain
-measured seconds. This module imports nothing that is slow to import, so `fedboost estimate` answers at once.
+docs/scaling.md explains the model. Nothing is trained or measured here, and nothing imported that is slow.
 """
 
 import math
@@ -35,8 +34,7 @@ START_SECONDS, VALUE_SECONDS, ID_SECONDS, START_TRIPS = 1.0, 40e-9, 41e-6, 6
 PROCESS_BYTES, VALUE_MEMORY, ROW_MEMORY, PAIR_MEMORY, MOVED_BYTES, ID_BYTES = 130e6, 2.3, 32, 16, 4, 32
 NEWLY_ELECTED = 0.6  # share of elected features whose histograms are not known for the parent
 WORTH_VOTES = 0.8  # votes give another model: they are chosen only up to this share of the others' time
-# Shares of a node's hessians that the smaller child gets, equally frequent: quantiles in measured trees. The
-# first trees divide the rows almost evenly. Once the signal is learned, trees split off few rows.
+# Shares of a node's hessians that the smaller child gets, equally frequent: quantiles in measured trees.
 EARLY, LATE = (0.2, 0.33, 0.4, 0.45), (0.01, 0.05, 0.15, 0.3)
 # The frequency of early trees falls by e in LEARNING * sqrt(features) rounds with learning_rate 0.3. Even in
 # early trees, nodes of fewer rows than SIGNAL_ROWS follow noise.
@@ -69,9 +67,8 @@ NETWORK = ("rpc", "byte", "party_rpc", "party_byte")
 
 # Seconds of one core with a key of 2,048 bits. A ciphertext, if parties have different rows:
 SEAL, ADD, DECRYPT = 1.1e-3, 0.011e-3, 6.4e-3
-# If they have different columns: a row (the first two), a product, a turn; a ciphertext of a report.
-ENCRYPT, TAKE_IN, PRODUCT, TURN = 54e-6, 2.6e-6, 0.54e-6, 0.09
-CLOSE, BLIND, OPEN, CHECK = 1.5e-3, 1.6e-3, 4.5e-3, 0.42e-3
+# If they have different columns: a row, a product, a turn; a ciphertext, closed; blinded, opened, checked.
+ENCRYPT, PRODUCT, TURN, CLOSE, OPEN = 54e-6 + 2.6e-6, 0.54e-6, 0.09, 1.5e-3, 1.6e-3 + 4.5e-3 + 0.42e-3
 
 
 @dataclass(frozen=True)
@@ -116,8 +113,7 @@ class Case:
         is_squared = name.startswith(("reg:", "count:")) and name != "reg:logistic"
         same = ("max_depth", "rounds", "learning_rate", "min_child_weight")
         return cls(
-            **{key: getattr(trees, key) for key in same},
-            **machines,
+            **{key: getattr(trees, key) for key in same} | machines,
             rows=rows,
             features=len(columns.features),
             parties=parties,
@@ -287,9 +283,8 @@ def load_of(case: Case, layout: str) -> Load:
     load = Load(
         holders, rows, values, turns, trips, float(case.own_root), party, {"mask": 0.0, "stream": 0.0}
     )
-    top, bits = min(case.vote_top_k, case.features), case.parties.bit_length() + 1
+    top, bits, sets = min(case.vote_top_k, case.features), case.parties.bit_length() + 1, 0.0
     vote_bits = bits if case.hides else min(bits, 1 + top / case.features * bits)
-    sets = 0.0
     for level in case.tree:
         weight, features, votes = level.weight * roots, float(case.features), 0.0
         if layout == VOTES and level.splits:
@@ -319,7 +314,7 @@ def load_of(case: Case, layout: str) -> Load:
     if is_apart:  # The label holder passes on gradients.
         sampled = roots * rows * case.share
         gradients = sampled * (case.key_bits / 4 if case.encrypts else PAIR_BYTES)
-        load.encryption += sampled * (ENCRYPT + TAKE_IN) * scale * case.encrypts
+        load.encryption += sampled * ENCRYPT * scale * case.encrypts
         passed, load.link = gradients + sets, load.sent + gradients + sets / holders
         load.sent, load.out = load.sent + passed / holders, passed * (holders - 1) * case.groups
         load.trips, load.messages, party["relay"] = trips + turns + 1, load.messages + turns + 1, passed
@@ -336,11 +331,10 @@ def _encrypted(case: Case, level: Level, pairs: float, holders: float, values: f
         guard = (case.parties - 1).bit_length()
         widths = ((number, math.ceil((_pair_bits(case, share) + guard) / 8)) for number, share in level.nodes)
         count = sum(number * pairs / (key // width) for number, width in widths)
-        seconds = SEAL + ADD * case.parties + DECRYPT
-        return count * case.key_bits / 8 * (2 + 1 / case.parties), weight * count * seconds
+        seconds = weight * count * (SEAL + ADD * case.parties + DECRYPT)
+        return count * case.key_bits / 8 * (2 + 1 / case.parties), seconds
     count = level.count * (pairs / holders) / (key // (2 * math.ceil(_pair_bits(case, 1.0) / 16)))
-    opened = (case.parties - 1) * count * (BLIND + OPEN + CHECK)
-    seconds = count * CLOSE + opened + values / 2 * PRODUCT + TURN
+    seconds = count * CLOSE + (case.parties - 1) * count * OPEN + values / 2 * PRODUCT + TURN
     return level.count * pairs / 8 + count * case.key_bits / 4, weight * seconds
 
 
@@ -375,11 +369,10 @@ def total(counts: Mapping[str, float], constants: Mapping[str, float] = CONSTANT
 def predict(case: Case, layout: str = ROWS, constants: Mapping[str, float] = CONSTANTS) -> Cost:
     """Return the cost of a training. In a turn, a party computes; then its chunks pass its link and the
     aggregator's, and are added, at the same time. Where processes share cores, a round takes at least all CPU
-    seconds divided by the cores. If nothing says which parties form the groups of blocks, there are about as
-    many groups as parties in each."""
+    seconds divided by the cores."""
     if layout == ONE_PLACE:
         return _in_one_place(case, constants)
-    if layout == BLOCKS and case.groups == 1:
+    if layout == BLOCKS and case.groups == 1:  # about as many groups as parties in each
         numbers = range(1, math.isqrt(case.parties) + 1)
         case = replace(case, groups=max(number for number in numbers if case.parties % number == 0))
     load, parties, bandwidth = load_of(case, layout), case.parties, case.bandwidth or math.inf
@@ -419,8 +412,7 @@ def predict(case: Case, layout: str = ROWS, constants: Mapping[str, float] = CON
 
 
 def _start(case: Case, load: Load) -> tuple[float, float]:
-    """Return the bytes that a party sends, and the seconds that pass, before the first round: rows may be
-    matched, and cut points are found."""
+    """Return a party's bytes, and the seconds, before the first round: of matched ids and of cut points."""
     cells = GRID * GRID_BITS + LATER_CELLS * case.bins * (2 + math.log2(max(case.rows, 2)))
     sent = case.features / load.holders * cells / 8 * (1 if case.hides else PLAIN_START)
     seconds = START_SECONDS + load.values * VALUE_SECONDS / case.nthread + START_TRIPS * case.round_trip
@@ -474,9 +466,8 @@ def _reason(case: Case, layout: str, rows: float, largest: float) -> str:
         return "there are fewer features than parties"
     if largest > MAX_CELLS:
         return f"a turn has {largest:,.0f} integers, but at most {MAX_CELLS:,} are allowed; lower max_depth"
-    if 0 < case.max_rows < rows:
-        return f"one machine would hold {rows:,.0f} rows, but at most {case.max_rows:,} fit"
-    return ""
+    full = f"one machine would hold {rows:,.0f} rows, but at most {case.max_rows:,} fit"
+    return full if 0 < case.max_rows < rows else ""
 
 
 def least_of(costs: list[Cost]) -> Cost:

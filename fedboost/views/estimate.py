@@ -22,11 +22,14 @@ def estimate(
     """Return what `fedboost estimate` prints: costs of all layouts, and of all protections under the least
     layout. saved, inside: what subtraction saves and a site's workers take, as --json prints them."""
     least = least_of([*layouts])
-    takes = (
-        f"{duration(least.seconds)} per round, {duration(least.total)} for {counted(case.rounds, 'round')}"
-    )
+    reasons = [f"{each.layout}: {each.reason}" for each in layouts if each.reason]
+    reasons += [f"{each.protection}: {each.reason}" for each in protections if each.reason]
+    title = f"Protections ({least.layout})"
     blocks: list[Block] = [
-        Verdict(f"Least under {case.name}: {least.layout}, {takes}."),
+        Verdict(
+            f"Least under {case.name}: {least.layout}, {duration(least.seconds)} per round, "
+            f"{duration(least.total)} for {counted(case.rounds, 'round')}."
+        ),
         note(why(case, layouts)),
         _costs("Layouts", "layout", layouts, case.rounds),
         _parts(layouts),
@@ -38,14 +41,11 @@ def estimate(
             "Subtraction (only the smaller of two siblings is requested) saves "
             f"{size(saved['saved_bytes'])} of a party and {duration(saved['saved_seconds'])} per round."
         ),
+        *([_costs(title, "protection", protections, case.rounds)] if protections else []),
+        *([Items(reasons)] if reasons else []),
+        *([_workers(inside)] if inside else []),
     ]
-    if protections:
-        blocks.append(_costs(f"Protections ({least.layout})", "protection", protections, case.rounds))
-    reasons = [f"{each.layout}: {each.reason}" for each in layouts if each.reason]
-    reasons += [f"{each.protection}: {each.reason}" for each in protections if each.reason]
-    if reasons:
-        blocks.append(Items(reasons))
-    return Document("Estimate", "", [*blocks, *([_workers(inside)] if inside else [])])
+    return Document("Estimate", "", blocks)
 
 
 def why(case: Case, layouts: Sequence[Cost]) -> str:
@@ -53,31 +53,30 @@ def why(case: Case, layouts: Sequence[Cost]) -> str:
     least = least_of([*layouts])
     others = [each for each in layouts if each.layout not in (least.layout, ONE_PLACE) and not each.reason]
     histograms = f"histograms of {case.features:,} features"
-    reason = f"bytes do not grow with rows, and {histograms} are small"
-    if least.layout == VOTES:
-        reason = f"below the root, {2 * case.vote_top_k} of {case.features:,} features are sent at most"
-    if least.layout in (COLUMNS, BLOCKS):
-        reason = f"each party sends only its own columns' part of the {histograms}"
+    apart = f"each party sends only its own columns' part of the {histograms}"
+    votes = f"below the root, {2 * case.vote_top_k} of {case.features:,} features are sent at most"
+    reasons = {VOTES: votes, COLUMNS: apart, BLOCKS: apart}
+    reason = reasons.get(least.layout, f"bytes do not grow with rows, and {histograms} are small")
     rest = ", ".join(f"{each.layout} {duration(each.seconds)}" for each in others)
     compared = f" Others take longer: {rest}." if rest else ""
     return f"Most of it is {PARTS[least.most]}. Reason: {reason}.{compared}"
 
 
 def _costs(title: str, heading: str, costs: Sequence[Cost], rounds: int) -> Table:
-    rows = []
-    for each in costs:
-        sizes = map(size, (each.sent, each.total_sent, each.aggregator))
-        cells = (duration(each.seconds), duration(each.total), *sizes)
-        name = str(getattr(each, heading))
-        rows.append((name, *(("not possible", "", "", "", "") if each.reason else cells)))
+    none = ("not possible", "", "", "", "")
+    rows = [(str(getattr(one, heading)), *(none if one.reason else _cells(one))) for one in costs]
     return Table(title, [heading, "a round", f"{rounds} rounds", "party sends", "in all", "aggregator"], rows)
 
 
+def _cells(one: Cost) -> tuple[str, ...]:
+    return duration(one.seconds), duration(one.total), *map(size, (one.sent, one.total_sent, one.aggregator))
+
+
 def _parts(layouts: Sequence[Cost]) -> Table:
-    rows = []
-    for each in (cost for cost in layouts if not cost.reason):
-        memory = f"{size(each.memory)}, {size(each.aggregator_memory)}"
-        rows.append((each.layout, *(f"{seconds:.2f}" for seconds in each.parts.values()), memory))
+    known = [(each, map(size, (each.memory, each.aggregator_memory))) for each in layouts if not each.reason]
+    rows = [
+        (each.layout, *map("{:.2f}".format, each.parts.values()), ", ".join(both)) for each, both in known
+    ]
     return Table("Parts", ["layout", "rows", "masks", "aggr.", "trips", "links", "memory"], rows)
 
 
