@@ -16,7 +16,7 @@ HEAD = """# Files of a site and an aggregator
 
 <!-- Written by `make reference`: change the fields in fedboost/runtime. -->
 
-All keys of the TOML files that are passed to `fedboost party`, `fedboost keyholder` and `fedboost aggregator`
+All keys of the TOML files that are passed to `fedboost party`, `keyholder`, `aggregator` and `adder`
 with `--config`. Relative paths are relative to the folder that contains the file. Unknown keys are rejected,
 with a suggestion for the closest valid key. Training terms are in a separate file: [terms](terms.md).
 """

@@ -86,9 +86,13 @@ def estimate(
         )
     if adders > case.parties:
         raise ConfigError("option-invalid", f"--adders is {adders}, but there are {case.parties} parties")
+    if adders and (case.shrinks or case.encrypts):
+        why = 'on_loss = "shrink"' if case.shrinks else f"protection {case.name}"
+        raise ConfigError("estimate-adders-idle", f"--adders: with {why}, adders pass reports on, unadded")
     costs = [model.predict(case, layout) for layout in layouts if adders or layout != model.ADDERS]
     least = model.least_of(costs)
     compared = [] if case.protection is None else _protections(case.name)[1:]
+    compared = [row for row in compared if least.layout != model.ADDERS or not row.uses_key_holder]
     others = [model.predict(replace(case, protection=row), least.layout) for row in compared]
     both = model.predict(replace(case, subtraction=False), least.layout)
     choice = {"event": "least", "layout": least.layout, "most": least.most, "why": view.why(case, costs)}

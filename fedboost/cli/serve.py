@@ -135,6 +135,8 @@ def aggregator(
     bundle = choose_keys(settings.keys, "aggregator", settings.listen, insecure_loopback)
     options = ["--log-format", log_format, "--log-level", log_level]
     options += ["--insecure-loopback"] if insecure_loopback else []
+    if adder_keys is not None and not adders:
+        raise ConfigError("option-conflict", "--adder-keys requires --adders")
     if adders:  # before anything starts
         choose_keys(adder_keys, "adder", settings.listen, insecure_loopback, "--adder-keys FOLDER")
 
@@ -216,14 +218,16 @@ def adder(
 ) -> None:
     """Run an adder, which adds the reports of some sites and sends one sum to the aggregator. Sites connect
     to it instead of the aggregator."""
-    log = logger("adder", log_format, log_level)
     settings = read_adder(config)
     bundle = choose_keys(settings.keys, "adder", settings.listen, insecure_loopback)
+    log = logger("adder", log_format, log_level).bind(
+        adder=settings.listen if bundle is None else f"{bundle.signer.name} at {settings.listen}"
+    )
     if bundle is None:
         choose_keys(None, "adder", settings.upstream, insecure_loopback)
 
     async def serve() -> None:
-        from fedboost.runtime.aggregator.adder import AdderServer
+        from fedboost.runtime.aggregator.adder import AdderServer, until_orphaned
 
         server = AdderServer(settings, log, bundle)
         await server.start()
@@ -231,9 +235,16 @@ def adder(
             print_json({"event": "listening", "address": server.address})
         else:
             print(f"adder listening on {server.address}, for {settings.upstream}", flush=True)
+        running = asyncio.create_task(server.run())
+        orphaned = asyncio.create_task(until_orphaned())
         try:
-            await server.run()
+            done, _ = await asyncio.wait({running, orphaned}, return_when=asyncio.FIRST_COMPLETED)
+            if running in done:
+                running.result()
         finally:
+            running.cancel()
+            orphaned.cancel()
+            await asyncio.gather(running, orphaned, return_exceptions=True)
             await server.stop()
 
     share_freed_memory()

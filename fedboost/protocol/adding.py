@@ -10,6 +10,7 @@ a party is lost before its last part was added, no part that lacks it leaves. If
 aggregator learns of the loss after the sum, as it would without adders. Reports that cannot be added are
 passed on, so the aggregator judges them. Raises: PeerError if an adder breaks these rules."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -301,12 +302,11 @@ class AdderEnd:
 
     def tell_held(self) -> None:
         """Tell the aggregator, if that changed, whose whole reports are here."""
-        if (total := self._sum) is None or not total.held:
-            return
-        held = Held(total.addition.turn, total.addition.attempt, total.held)
-        if held != self._told:
-            self._up(held)
-        self._told = held
+        if (total := self._sum) is not None and total.held:
+            held = Held(total.addition.turn, total.addition.attempt, total.held)
+            if held != self._told:
+                self._up(held)
+            self._told = held
 
     def _drop_sum(self) -> None:
         self._sum = None
@@ -314,9 +314,8 @@ class AdderEnd:
 
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, {}
-        for frames in waiting.values():
-            for frame in frames:
-                self._up(frame)
+        for frame in itertools.chain.from_iterable(waiting.values()):
+            self._up(frame)
 
     def _pass(self, party: str, frame: FromAdder) -> None:
         """Send a frame about a party, after those about this party that wait for the sum."""

@@ -403,7 +403,7 @@ class Answer:
     ) -> None:
         """Seal an answer. state: training state before the query."""
         self.ask = ask
-        self._parties = len(tag.roster)
+        self.roster = tag.roster
         self.charge: Charge | None = None
         self.size = 0
         self._sealer = sealer
@@ -429,7 +429,7 @@ class Answer:
         there are too many requests, or if there is no encrypted sum to open."""
         if request not in self.helped:
             # One request is for the self mask, and each other for more lost parties than the one before.
-            if len(self.helped) > self._parties:
+            if len(self.helped) > len(self.roster):
                 raise PeerError(
                     "help-excess",
                     f"the aggregator sent too many requests to open the sum of turn {self.ask.turn}",
@@ -485,6 +485,8 @@ def _reports(ask: Ask, parts: Iterable[bytes], note: bytes, ctx: bytes) -> Itera
 MAX_OPENINGS_PER_TURN = 2
 """Maximum number of sums that a key holder opens, divided by the number of turns that the terms allow. It
 exceeds 1 because a tree may be queried again."""
+Entry = tuple[str, int, int]
+"""What a release is, its number of integers, and its size in bytes."""
 PartyPhase = Literal["new", "joined", "introduced", "signed"]
 PHASES: tuple[PartyPhase, ...] = ("new", "joined", "introduced", "signed")
 
@@ -734,7 +736,8 @@ class PartySession:
             answer = Answer(ask, tag, member, introduced.sealer, underway.answered, before)
             question = self._remember(underway, member.holder.state)
             positions = question.digest.hex(), before.position.digest.hex()
-            self._record(ask, ask.query.name, ask.query.cells, answer.size, answer.charge, *positions)
+            entry = ask.query.name, ask.query.cells, answer.size
+            self._record(ask, tag.roster, entry, answer.charge, *positions)
         self._answer = answer
         self._answered += 1
         yield from answer.reports()
@@ -767,8 +770,8 @@ class PartySession:
                 if member.terms.session.on_loss == "shrink" and (helped is None or stage >= helped[0]):
                     # A tree that is asked for again does not undo what was opened after it, so stages only
                     # grow.
-                    memory.help(stage, self._introduced.roster)
-                self._record(ask, *member.help_as(size), size)
+                    memory.help(stage, answer.roster)
+                self._record(ask, answer.roster, (*member.help_as(size), size))
         yield OpenShare(*label, answer.help(request.request))
 
     def _close(self, close: Close) -> Iterator[FromParty]:
@@ -790,7 +793,7 @@ class PartySession:
                     self._site, close, introduced.digest, self._answered, told.transcript
                 )
                 if given := len(self._attested.thresholds):
-                    self._record(self._asked, THRESHOLDS, given // 4, given)
+                    self._record(self._asked, introduced.roster, (THRESHOLDS, given // 4, given))
         yield self._attested
 
     def _session_ended(self, bye: SessionEnded) -> Iterator[FromParty]:
@@ -800,12 +803,10 @@ class PartySession:
         yield from ()
 
     def _record(
-        self, ask: Ask, what: str, cells: int, size: int, charge: Charge | None = None, *hashes: str
+        self, ask: Ask, roster: tuple[str, ...], entry: Entry, charge: Charge | None = None, *hashes: str
     ) -> None:
-        assert self._introduced is not None
-        shape = cells, size, self._member.protection.name, self._introduced.roster
-        about = self._member.first.session, ask.turn, ask.attempt, what
-        self._site.record(Release(*about, *shape, charge, *hashes))
+        about = self._member.first.session, ask.turn, ask.attempt, *entry, self._member.protection.name
+        self._site.record(Release(*about, roster, charge, *hashes))
 
 
 def _sealer(

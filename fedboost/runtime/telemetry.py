@@ -99,7 +99,7 @@ Kind = Literal[
 """Kinds of events. A session that is offered or continued, or a turn, may have started before this process. A
 paused session is not running, but has not ended. "bytes" reports that bytes were received or sent."""
 LINES: dict[Kind, tuple[str, ...]] = {
-    "party here": ("party",),
+    "party here": ("party", "adder"),
     "party gone": ("party", "reason"),
     "at hand": ("aggregator",),
     "session offered": ("session", "analyst", "terms"),
@@ -119,6 +119,7 @@ class Event(NamedTuple):  # created for each message: a frozen dataclass takes f
 
     Attributes:
         analyst: name, '' if analysts have no keys.
+        adder: adder through which the party is connected, '' if it is connected directly.
         turn, round: number of the turn (query) and of the round, starting at 1.
         of: number of rounds in the terms.
         rounds: number of completed rounds.
@@ -132,6 +133,7 @@ class Event(NamedTuple):  # created for each message: a frozen dataclass takes f
     analyst: str = ""
     aggregator: str = ""
     party: str = ""
+    adder: str = ""
     parties: Sequence[str] = ()
     terms: "Terms | None" = None
     turn: int = 0

@@ -154,7 +154,8 @@ def members(
 def _state(member: Member, awaited: Collection[str]) -> Inline:
     late = ", awaited" if member.name in awaited else ""
     if member.since:
-        return Badge(f"connected{late}", "unclear" if late else "good")
+        through = f" through {delimited(member.adder)}" if member.adder else ""
+        return Badge(f"connected{through}{late}", "unclear" if late else "good")
     return Badge(f"{'away' if member.seen else 'never connected'}{late}", "bad" if late else "plain")
 
 

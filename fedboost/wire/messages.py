@@ -193,13 +193,15 @@ class Member:
     """A party or an analyst in a status. Times are in seconds since 1970.
 
     since: time when the member connected, or 0 if it is not connected; seen: time when it was last connected,
-    or 0 for never; version: software version that it reports, or ''."""
+    or 0 for never; version: software version that it reports, or ''; adder: adder through which it is
+    connected, or ''."""
 
     role: str
     name: str
     since: int = 0
     seen: int = 0
     version: str = ""
+    adder: str = ""
 
 
 class SessionState(Enum):

@@ -1,12 +1,15 @@
 """The process of an adder: a server for the sites of a region, and a client of the aggregator.
 
 Guarantees: an adder keeps nothing but its certificate, so it can be killed and started again at any time; its
-parties then call again. While the aggregator cannot be reached, the parties stay connected. A party has the
-same limits as at an aggregator. Rejects: callers that are no party of the consortium, and parties that are
+parties then call again. If the aggregator cannot be reached for a moment, the parties stay connected; if it
+takes longer, the adder ends their calls, so that they try their other servers. A party has the same limits
+as at an aggregator. Rejects: callers that are no party of the consortium, and parties that are
 already connected here.
 """
 
 import asyncio
+import contextlib
+import os
 import random
 import sys
 import time
@@ -39,57 +42,32 @@ from fedboost.runtime.net.channel import DialAttempts, Server
 from fedboost.runtime.net.keys import Bundle, read_again
 from fedboost.wire.messages import decode_from_party, decode_to_adder, encode_from_adder
 
-QUEUED_UP = 8 << 20
-"""Once this many bytes wait for the aggregator, the adder stops reading from its parties."""
+QUEUED_UP = 64
+"""Factor by which an adder may have more unread frames to the aggregator than a party has messages."""
+KEEP_SECONDS = 30.0
+"""Seconds without the aggregator after which the adder ends its parties' calls, and takes no new ones."""
 REDIAL = 1.0
 """Maximum number of seconds between losing the connection to the aggregator and the next attempt."""
+CUT_OFF = "this adder has no connection to the aggregator; try another server"
 UNREACHABLE = "check `upstream` in the adder's file, and that the aggregator is running"
 
 
 @dataclass(eq=False)
 class Call:
-    """A party that is connected. fault: why the aggregator ended its call, if it did."""
+    """A party that is connected. fault: why its call ends, if the aggregator or a limit demands it; is_left:
+    True if it ends because the adder lacks the aggregator."""
 
     outgoing: Outgoing
     fault: FedboostError | None = None
-
-
-class Upstream:
-    """Queue of frames to the aggregator."""
-
-    def __init__(self) -> None:
-        self._queue: asyncio.Queue[bytes] = asyncio.Queue()
-        self._bytes = 0
-        self._moved = asyncio.Event()
-
-    def put(self, data: bytes) -> None:
-        self._bytes += len(data)
-        self._queue.put_nowait(data)
-
-    async def get(self) -> bytes:
-        data = await self._queue.get()
-        self._bytes -= len(data)
-        self._moved.set()
-        return data
-
-    async def room(self) -> None:
-        """Wait until less than `QUEUED_UP` bytes are queued."""
-        while self._bytes >= QUEUED_UP:
-            self._moved.clear()
-            await self._moved.wait()
-
-    def clear(self) -> None:
-        self._queue, self._bytes = asyncio.Queue(), 0
-        self._moved.set()
+    is_left: bool = False
 
 
 def report_of(data: bytes) -> Report | None:
     """Return the report in a party's message, or None if it is another message, or none at all."""
-    try:
-        message = decode_from_party(data)
-    except PeerError:
-        return None
-    return message if isinstance(message, Report) else None
+    with contextlib.suppress(PeerError):
+        if isinstance(message := decode_from_party(data), Report):
+            return message
+    return None
 
 
 class AdderServer:
@@ -116,7 +94,9 @@ class AdderServer:
         self._end = AdderEnd(self._tell, self._give, self._cut, report_of)
         self._calls: dict[str, Call] = {}
         self._advising: dict[str, Outgoing] = {}
-        self._upstream = Upstream()
+        self._upstream = Outgoing(lambda: None)
+        self._detached: float | None = time.monotonic()
+        """Time when the connection to the aggregator was lost, or None while there is one."""
         self._admitted = False
         """True if the aggregator has admitted this adder before."""
         self._ticker: asyncio.Task[None] | None = None
@@ -134,10 +114,21 @@ class AdderServer:
         await self._endpoint.stop()
 
     async def _tick(self) -> None:
+        serving = True
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self._endpoint.tick(time.monotonic())
             self._end.tell_held()
+            cut_off = self._is_cut_off()
+            for call in self._calls.values() if cut_off else ():
+                call.is_left = True
+                call.outgoing.cut()
+            if cut_off == serving:
+                serving = not cut_off
+                self._endpoint.health.set_serving(serving)
+
+    def _is_cut_off(self) -> bool:
+        return self._detached is not None and time.monotonic() - self._detached > KEEP_SECONDS
 
     # ---- Parties ------------------------------------------------------------------------------------
 
@@ -152,6 +143,8 @@ class AdderServer:
                 raise full(self._most)
         except FedboostError as error:
             await self._admission.refuse("party refused", error, context, peer)
+        if self._is_cut_off():
+            await context.abort(grpc.StatusCode.UNAVAILABLE, CUT_OFF)
         task = asyncio.current_task()
         assert task is not None
         call = self._calls[name] = Call(Outgoing(task.cancel))
@@ -161,12 +154,12 @@ class AdderServer:
         try:
             async with sending(call.outgoing, context, self._log):
                 async for data in requests:
-                    await self._upstream.room()
+                    await self._room()
                     self._end.message(name, data)
         except asyncio.CancelledError:
             if call.outgoing.fault:
                 call.fault = PeerError("party-cut-off", call.outgoing.fault)
-            if call.fault is None:
+            if call.fault is None and not call.is_left:
                 raise
             reason = quoted(str(call.fault))
             if not isinstance(call.fault, Refused):  # it may be in the right, and should try again soon
@@ -180,6 +173,8 @@ class AdderServer:
             self._end.gone(name, reason)
         if call.fault is not None:
             await refuse(context, call.fault)
+        if call.is_left:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, CUT_OFF)
 
     async def _advise(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
         """Handle the RPC `Advise`, over which a party answers preflight checks."""
@@ -194,7 +189,7 @@ class AdderServer:
         try:
             async with sending(outgoing, context, self._log):
                 async for data in requests:
-                    await self._upstream.room()
+                    await self._room()
                     if name in self._calls:
                         self._end.message(name, data, advises=True)
         except grpc.RpcError:
@@ -234,12 +229,13 @@ class AdderServer:
     async def _serve(self, opened: Any) -> None:
         """Exchange frames with the aggregator until the connection is lost. opened: the gRPC channel."""
         call = opened.stream_stream(channel.REGION)(metadata=channel.VERSIONS)
-        self._upstream.clear()
-        writer = asyncio.create_task(self._write(call))
+        self._upstream = Outgoing(call.cancel, QUEUED_UP)
+        writer = asyncio.create_task(self._write(call, self._upstream))
         try:
             if channel.VERSION_KEY in await call.initial_metadata():
                 self._admitted = True
                 self._log.info("at hand", aggregator=self._config.upstream)
+                self._detached = None
                 self._end.attach()
             async for data in call:
                 await self._receive(decode_to_adder(data))
@@ -254,11 +250,17 @@ class AdderServer:
             writer.cancel()
             call.cancel()
             self._end.detach()
-            self._upstream.clear()
+            self._upstream.close()
+            self._detached = self._detached or time.monotonic()
 
-    async def _write(self, call: Any) -> None:
+    async def _write(self, call: Any, frames: Outgoing) -> None:
         while True:
-            await call.write(await self._upstream.get())
+            await call.write(await frames.get())
+
+    async def _room(self) -> None:
+        """Wait until the aggregator has read most of what the adder has for it."""
+        while self._upstream.is_full:
+            await self._upstream.moved()
 
     async def _receive(self, frame: Any) -> None:
         """Handle a frame. A relay waits until its receivers have read most of what came before."""
@@ -276,31 +278,47 @@ class AdderServer:
 # ---- Adders on the aggregator's own machine, which use further cores ------------------------------------
 
 
-BAD_INPUT = 2
-"""Exit code of a process that would fail again."""
-RESTART_SECONDS = 1.0
-"""Seconds after which an adder process that ended is started again."""
+RESTART_SECONDS, MAX_RESTARTS = 1.0, 20
+"""Seconds after which an adder process that ended is started again, and how often in a row if it ends at
+once, e.g. because another process has its port."""
+QUICK_SECONDS = 5.0
+"""Maximum number of seconds for which a process runs that ends at once."""
+PARENT = "FEDBOOST_PARENT"
+"""Environment variable with the process id of the aggregator that started this adder."""
+
+
+async def until_orphaned() -> None:
+    """Wait until the aggregator that started this process has ended, however that happened. Never returns if
+    no aggregator started it."""
+    parent = os.environ.get(PARENT, "")
+    while not parent or os.getppid() == int(parent):
+        await asyncio.sleep(RESTART_SECONDS)
 
 
 async def keep_running(files: Sequence[Path], log: Any, *options: str) -> None:
     """Run an adder process for each configuration file until cancelled. A process that ends is started
     again."""
 
+    own = {**os.environ, PARENT: str(os.getpid())}
+
     async def run(file: Path) -> None:
-        while True:
+        quick = 0
+        while quick < MAX_RESTARTS:
+            began = time.monotonic()
             command = sys.executable, "-m", "fedboost", "adder", "--config", str(file), *options
-            process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL)
+            process = await asyncio.create_subprocess_exec(
+                *command, stdout=asyncio.subprocess.DEVNULL, env=own
+            )
             try:
                 code = await process.wait()
             except asyncio.CancelledError:
                 process.terminate()
                 await process.wait()
                 raise
-            if code == BAD_INPUT:
-                log.error("an adder process cannot run; its reason is in the lines above", config=file.name)
-                return
+            quick = quick + 1 if time.monotonic() - began < QUICK_SECONDS else 0
             log.warning("an adder process ended, and is started again", config=file.name, code=code)
             await asyncio.sleep(RESTART_SECONDS)
+        log.error("an adder process cannot run; the lines above say why", config=file.name)
 
     async with asyncio.TaskGroup() as running:
         for file in files:

@@ -476,7 +476,7 @@ class StatusService:
         analysts who follow a session or wait for one."""
         connected = self._connected
         for party, arrival in connected.arrivals.items():
-            yield Member("party", party, arrival.since, arrival.since, arrival.version)
+            yield Member("party", party, arrival.since, arrival.since, arrival.version, arrival.adder)
         awaited = (party for session in sessions for party in session.parties)
         for party in sorted({*connected.seen.times, *awaited} - connected.names):
             yield Member("party", party, 0, connected.seen.last(party))

@@ -66,10 +66,9 @@ class Endpoint:
     def bind(self) -> None:
         """Bind the port, before any state is changed. Raises ConfigError if that is not possible."""
         try:
-            if self._bundle is None:
-                self._port = int(self._server.add_insecure_port(self._listen))
-            else:
-                self._port = int(self._server.add_secure_port(self._listen, server_credentials(self._bundle)))
+            secure = [] if self._bundle is None else [server_credentials(self._bundle)]
+            add = self._server.add_secure_port if secure else self._server.add_insecure_port
+            self._port = int(add(self._listen, *secure))
         except RuntimeError:
             raise ConfigError(
                 "aggregator-cannot-listen",

@@ -170,7 +170,7 @@ class ConnectedParties:
         now = time.time()
         self.outgoing[name], self.arrivals[name] = outgoing, Arrival(int(now), version, adder)
         self.seen.note(name, now)
-        self.observer.observe(Event("party here", party=name))
+        self.observer.observe(Event("party here", party=name, adder=adder))
 
     def remove(self, name: str, reason: str) -> None:
         if outgoing := self.outgoing.pop(name, None):
@@ -523,4 +523,4 @@ async def ask(address: str, bundle: Bundle | None, wait: float, adder: str = "")
     stopping."""
     asked = CHECK, address, bundle, b"", wait, wait
     if await asyncio.to_thread(channel.answer_of, *asked, adder=adder) != SERVING:
-        raise Refused("aggregator-stopping", f"{Server(address, adder)} is stopping")
+        raise Refused("aggregator-stopping", f"{Server(address, adder)} is stopping, or cut off")

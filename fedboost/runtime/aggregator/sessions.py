@@ -248,7 +248,7 @@ class Pace:
 
     slow: tuple[str, ...] = ()
     waits: dict[str, Waits] = field(default_factory=dict)
-    _awaited: tuple[str, ...] = ()
+    _awaited: tuple[int, tuple[str, ...]] = 0, ()
     _since: float = 0.0
     _last: str = ""
     _heard: float = 0.0
@@ -256,11 +256,12 @@ class Pace:
     _others: float = 0.0
     """Time of the last answer of another party."""
 
-    def look(self, awaited: tuple[str, ...], now: float) -> bool:
-        """Record which parties the session waits for at time `now`. Returns True if the set of slow parties
-        changed."""
-        if awaited != self._awaited:
-            self._awaited, self._since = awaited, now
+    def look(self, awaited: tuple[str, ...], now: float, turn: int = 0) -> bool:
+        """Record which parties the session waits for in this turn at time `now`. Returns True if the set of
+        slow parties changed."""
+        # With the turn: a region's parties may be awaited at every look, in one quick turn after the other.
+        if (turn, awaited) != self._awaited:
+            self._awaited, self._since = (turn, awaited), now
         slow = awaited if now - self._since >= STRAGGLER_SECONDS else ()
         changed, self.slow = slow != self.slow, slow
         return changed
@@ -393,7 +394,7 @@ class ActiveSession:
             self._log.info(
                 "late", parties=list(late), turn=self.session.turn, seconds=seconds, then=self._then
             )
-        if self.pace.look(self.session.awaited, now):
+        if self.pace.look(self.session.awaited, now, self.session.turn):
             if slow := self.pace.slow:
                 self._log.info("waiting", parties=list(slow), turn=self.session.turn)
                 self._tell(Waiting(slow))

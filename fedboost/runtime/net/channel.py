@@ -13,7 +13,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -201,8 +201,12 @@ def _certificate_fault(error: ssl.SSLCertVerificationError, server: Server) -> s
     if error.verify_code == _NOT_YET:
         return "is not valid yet; check this machine's clock"
     if error.verify_code in _UNFIT:
-        whose = f"adder {server.adder!r}" if server.adder else "an aggregator"
-        return f"is not for {whose}: it lacks the DNS name {server.dns_name}"
+        if server.adder:
+            return f"is not for adder {server.adder!r}; correct `through` in the site's file, or --adder"
+        return (
+            f"is not for an aggregator: it lacks the DNS name {server.dns_name}; if an adder listens there, "
+            f"a site names it in `through`, and other commands need the aggregator's address"
+        )
     return f"cannot be verified: {error.verify_message}"
 
 
@@ -337,6 +341,8 @@ def dial(address: str, bundle: Bundle | None, over: Any = grpc.aio, adder: str =
 
 FIRST_RETRY, LAST_RETRY = 0.2, 5.0
 """Seconds between two attempts to reach a server; the pause doubles from the first value to the last."""
+SHORT_SECONDS = 30.0
+"""A connection that lasted at most this long is followed by one to the next server."""
 REPORT_AFTER_SECONDS = 1.0
 """Seconds of waiting after which the log reports the wait."""
 
@@ -344,7 +350,7 @@ REPORT_AFTER_SECONDS = 1.0
 @dataclass(eq=False)
 class DialAttempts:
     """Attempts to reach one of some servers, at the start or after the connection was lost. Each failed
-    attempt is followed by one at the next server.
+    attempt is followed by one at the next server, and a lost connection by one at the first server.
 
     servers: the servers in the order in which they are tried; wait: maximum time to wait, in seconds; advice:
     what the user should do if no server answers, as the end of a sentence."""
@@ -358,15 +364,18 @@ class DialAttempts:
     _pause: float = FIRST_RETRY
     _reported: str = ""
     _fault: TlsFault | None = None
+    _warned: list[TlsFault] = field(default_factory=list)
 
     @property
     def server(self) -> Server:
         """The server to dial now."""
         return self._servers[self._at % len(self._servers)]
 
-    def next(self) -> None:
-        """Continue with the next server, because the connection to this one was lost."""
-        self._at += 1
+    def lost(self, seconds: float) -> None:
+        """Continue with the first server, because a connection was lost. After a short connection, continue
+        with the next server, because this one may not be able to serve. seconds: duration of the
+        connection."""
+        self._at = 0 if seconds > SHORT_SECONDS else self._at + 1
 
     async def reached(self, opened: Any, bundle: Bundle | None, attended: bool) -> bool:
         """Return whether the current server can be reached over this connection.
@@ -384,15 +393,19 @@ class DialAttempts:
                 await opened.channel_ready()
         except TimeoutError:
             self._waited += self._pause
-            if bundle is not None and self._waited >= REPORT_AFTER_SECONDS:
-                self._fault = await asyncio.to_thread(
-                    tls_fault, self.server.address, bundle, self.server.adder
-                )
-                if self._fault and not self._fault.passes and not attended:
-                    raise ConfigError("aggregator-wrong-server", self._fault.reason) from None
+            others = len(self._servers) > 1
+            if bundle is not None and (others or self._waited >= REPORT_AFTER_SECONDS):
+                address, adder = self.server
+                self._fault = fault = await asyncio.to_thread(tls_fault, address, bundle, adder)
+                if fault is not None and not fault.passes:
+                    if not others and not attended:
+                        raise ConfigError("aggregator-wrong-server", fault.reason) from None
+                    if fault not in self._warned:
+                        self._warned.append(fault)
+                        self._log.warning("a server is passed over", address=address, reason=fault.reason)
             self._give_up_or_say_so()
             self._pause = min(2 * self._pause, LAST_RETRY) * random.uniform(0.5, 1.0)
-            self.next()
+            self._at += 1
             return False
         self._waited, self._pause, self._reported = 0.0, FIRST_RETRY, ""
         return True

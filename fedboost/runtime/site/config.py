@@ -179,7 +179,10 @@ class PartyConfig(Frozen):
     @model_validator(mode="after")
     def _one_name_each(self) -> Self:
         if self.through and len(self.through) != len(self.aggregator):
-            raise ValueError("through must have one name for each address of aggregator")
+            raise ValueError(
+                f"through has {len(self.through)} names for {len(self.aggregator)} addresses of aggregator; "
+                f'name the adder at each address, or "" for the aggregator itself'
+            )
         return self
 
     _keep_uri = field_validator("data", mode="before")(_uri_or_path)

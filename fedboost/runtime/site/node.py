@@ -351,8 +351,9 @@ class PartyNode:
             async with channel.dial(server.address, self._bundle, adder=server.adder) as opened:
                 if not await dialling.reached(opened, self._bundle, self._attended):
                     continue
+                began = time.monotonic()
                 await self._attend(opened, server, once)
-                dialling.next()
+                dialling.lost(time.monotonic() - began)
             if not (once and self.ended):
                 self._log.info("reconnecting")
                 await asyncio.sleep(REDIAL * random.uniform(0.5, 1.0))  # parties should not all come at once

@@ -848,18 +848,20 @@ class StatusReply(_message.Message):
     def __init__(self, version: _Optional[str] = ..., since: _Optional[int] = ..., now: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., sessions: _Optional[_Iterable[_Union[SessionStatus, _Mapping]]] = ..., others: _Optional[int] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("role", "name", "since", "seen", "version")
+    __slots__ = ("role", "name", "since", "seen", "version", "adder")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
     SEEN_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    ADDER_FIELD_NUMBER: _ClassVar[int]
     role: str
     name: str
     since: int
     seen: int
     version: str
-    def __init__(self, role: _Optional[str] = ..., name: _Optional[str] = ..., since: _Optional[int] = ..., seen: _Optional[int] = ..., version: _Optional[str] = ...) -> None: ...
+    adder: str
+    def __init__(self, role: _Optional[str] = ..., name: _Optional[str] = ..., since: _Optional[int] = ..., seen: _Optional[int] = ..., version: _Optional[str] = ..., adder: _Optional[str] = ...) -> None: ...
 
 class SessionStatus(_message.Message):
     __slots__ = ("state", "name", "analyst", "terms", "program", "protection", "done", "rounds", "since", "parties", "awaited")
