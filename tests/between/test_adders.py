@@ -69,7 +69,7 @@ async def in_the_middle(one, **settings):
 
 def calls_at(one, name):
     """How often parties have called an adder."""
-    return [line["party"] for line in one.log.named("party here") if line.get("adder") == name]
+    return [line["party"] for line in one.log.named("party here") if line.get("process") == name]
 
 
 async def ends(opened, method, metadata=channel.VERSIONS, data=None):

@@ -150,7 +150,7 @@ class Consortium:
     async def start_adder(self, name, listen="127.0.0.1:0"):
         """Start an adder; its server, and the task that runs it."""
         config = AdderConfig(listen=listen, upstream=self.address)
-        server = AdderServer(config, self.log.bind(adder=name), self.bundles.get(name))
+        server = AdderServer(config, self.log.bind(process=name), self.bundles.get(name))
         await server.start()
         self.adders[name] = server
         self.tasks[name] = asyncio.create_task(server.run())
