@@ -223,7 +223,7 @@ async def test_adders_keep_their_parties_while_the_aggregator_is_restarted(tmp_p
         assert (await training).model.booster == expected(**LONG)
         assert sorted(calls_at(one, EU)) == ["north", "south"]
         assert calls_at(one, US) == ["east"]
-        assert not [line for line in one.log.named("party gone") if "adder" in line]
+        assert not [line for line in one.log.named("party gone") if "process" in line]
 
 
 @pytest.mark.slow
@@ -380,7 +380,7 @@ async def test_a_flood_at_an_adder_costs_its_party_the_connection_and_not_the_re
             assert again == (DENIED, "call-too-often")
         assert (await training).model.booster == expected(**LONG)
     assert not one.log.named("party lost")
-    (gone,) = (line for line in one.log.named("party gone") if line["party"] == ODD and "adder" in line)
+    (gone,) = (line for line in one.log.named("party gone") if line["party"] == ODD and "process" in line)
     assert "not requested" in gone["reason"]
 
 
@@ -403,7 +403,7 @@ async def test_a_party_that_does_not_read_is_cut_off_by_its_adder(tmp_path, bund
                 await until(lambda: not region.outgoing.is_full)
             await until(lambda: ODD not in one.server.connected)
             call.cancel()
-        (gone,) = (line for line in one.log.named("party gone") if line["party"] == ODD and "adder" in line)
+        (gone,) = (line for line in one.log.named("party gone") if line["party"] == ODD and "process" in line)
         assert "does not read" in gone["reason"]
         assert (await one.train(terms([*TABLES]))).model.booster == expected()
 

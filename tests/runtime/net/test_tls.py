@@ -134,8 +134,8 @@ def test_an_aggregator_that_may_be_a_client_is_known_for_what_it_is(tmp_path):
 
 NO_AGGREGATOR = (
     "the certificate of the aggregator at ADDRESS is not for an aggregator: it lacks the DNS name "
-    "aggregator.fedboost; if an adder listens there, a site names it in `through`, and other commands need the "
-    "aggregator's address"
+    "aggregator.fedboost; if an adder listens there, a site names it in `through`, and other commands need "
+    "the aggregator's address"
 )
 
 
