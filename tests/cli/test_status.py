@@ -178,8 +178,8 @@ async def test_the_health_of_an_adder(tmp_path, bundles, keys, monkeypatch):
     lacks = f"the certificate of the aggregator at {address} is not for an aggregator: it lacks the DNS name "
     assert without.startswith(lacks)
     assert unnamed == without
-    assert other.startswith(f"the certificate of the adder 'us' at {address} is not for adder 'us': ")
-    assert wrong.startswith(f"the certificate of the adder 'eu' at {one.address} is not for adder 'eu': ")
+    assert other.startswith(f"the certificate of the adder 'us' at {address} is not for adder 'us'; ")
+    assert wrong.startswith(f"the certificate of the adder 'eu' at {one.address} is not for adder 'eu'; ")
 
 
 async def test_an_adder_that_stops_is_not_up(tmp_path, bundles):
