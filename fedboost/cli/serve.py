@@ -172,15 +172,8 @@ def aggregator(
 async def local_adders(
     address: str, number: int, keys: Path | None, log: Any, options: list[str]
 ) -> AsyncIterator[None]:
-    """Context manager that runs adder processes on this machine.
-
-    Args:
-        address: the aggregator's address; the adders listen on the same host, at the ports after its own.
-        number: number of adders.
-        keys: folder of their key bundle, or None to run without keys.
-        log: a structlog logger.
-        options: further options of each process.
-    """
+    """Context manager that runs adder processes at the ports after the aggregator's. keys: folder of their
+    key bundle, or None to run without keys; options: further options of each process."""
     if not number:
         yield
         return

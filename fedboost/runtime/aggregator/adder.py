@@ -46,6 +46,9 @@ QUEUED_UP = 64
 """Factor by which an adder may have more unread frames to the aggregator than a party has messages."""
 KEEP_SECONDS = 30.0
 """Seconds without the aggregator after which the adder ends its parties' calls, and takes no new ones."""
+HELD_SECONDS = 1.0
+"""Seconds between a question, or such a frame, and the next frame that says whose reports are held. Quick
+turns need none, and a frame costs the aggregator as much as a report."""
 REDIAL = 1.0
 """Maximum number of seconds between losing the connection to the aggregator and the next attempt."""
 CUT_OFF = "this adder has no connection to the aggregator; try another server"
@@ -95,6 +98,8 @@ class AdderServer:
         self._calls: dict[str, Call] = {}
         self._advising: dict[str, Outgoing] = {}
         self._upstream = Outgoing(lambda: None)
+        self._asked = self._told = 0.0
+        """Time of the last question whose reports are added, and of the last look at whose are here."""
         self._detached: float | None = time.monotonic()
         """Time when the connection to the aggregator was lost, or None while there is one."""
         self._admitted = False
@@ -117,8 +122,10 @@ class AdderServer:
         serving = True
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            self._endpoint.tick(time.monotonic())
-            self._end.tell_held()
+            self._endpoint.tick(now := time.monotonic())
+            if now - max(self._asked, self._told) >= HELD_SECONDS:
+                self._told = now
+                self._end.tell_held()
             cut_off = self._is_cut_off()
             for call in self._calls.values() if cut_off else ():
                 call.is_left = True
@@ -269,6 +276,8 @@ class AdderServer:
                 call = self._calls.get(party)
                 while call is not None and call.outgoing.is_full and not call.outgoing.fault:
                     await call.outgoing.moved()
+        if isinstance(frame, To) and frame.adds is not None:
+            self._asked = time.monotonic()
         self._end.receive(frame)
 
     def _tell(self, frame: FromAdder) -> None:

@@ -14,6 +14,8 @@ from fedboost.runtime.net import channel
 from fedboost.runtime.net.channel import server_credentials
 from fedboost.runtime.net.keys import Bundle
 
+LOOK_SECONDS = 0.45
+"""Minimum number of seconds between two looks at connections and the certificate."""
 TICK_SECONDS = 0.25
 """Seconds between two calls of `Endpoint.tick`."""
 
@@ -49,7 +51,8 @@ class Endpoint:
         self._log = log
         self._port = 0
         self._connections: Connections | None = None
-        self._warned = bundle is None
+        self._expires = None if bundle is None else (bundle.ends, str(bundle.folder))
+        self._next_look = 0.0
         allowed = ("grpc.max_allowed_incoming_connections", connections)
         self._server = grpc.aio.server(
             options=[*channel.SERVER_OPTIONS, allowed], maximum_concurrent_rpcs=limits.OPEN_CALLS
@@ -85,12 +88,13 @@ class Endpoint:
 
     def tick(self, now: float) -> None:
         """Check idle connections and the expiry of the certificate."""
-        if self._bundle is not None and not self._warned and datetime.now(UTC) > self._bundle.ends:
-            self._warned = True
-            self._log.error(
-                "certificate expired: new callers are not admitted; renew it, and restart this process",
-                keys=str(self._bundle.folder),
-            )
+        if now < self._next_look:
+            return
+        self._next_look = now + LOOK_SECONDS
+        if self._expires is not None and datetime.now(UTC) > self._expires[0]:
+            expired = "certificate expired: new callers are not admitted; renew it, and restart this process"
+            self._log.error(expired, keys=self._expires[1])
+            self._expires = None
         if self._connections is not None:
             self._connections.look(self._admission.calling, now)
 

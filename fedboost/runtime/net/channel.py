@@ -378,14 +378,8 @@ class DialAttempts:
         self._at = 0 if seconds > SHORT_SECONDS else self._at + 1
 
     async def reached(self, opened: Any, bundle: Bundle | None, attended: bool) -> bool:
-        """Return whether the current server can be reached over this connection.
-
-        Args:
-            opened: the gRPC channel.
-            bundle: certificate and key of the caller, or None.
-            attended: True if a server admitted this caller before; the caller then goes on waiting even if
-                another server answers.
-
+        """Return whether the current server can be reached over this connection. opened: the gRPC channel;
+        attended: True if a server admitted this caller before; it then waits even if another server answers.
         Raises ConfigError if the maximum wait is over, or if the server is not an aggregator or adder."""
         try:
             # asyncio.wait_for loses a cancellation that arrives together with the result (Python 3.11).
