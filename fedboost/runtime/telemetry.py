@@ -182,7 +182,7 @@ class Events:
         write(event.kind, **values)
 
 
-REPORT_SECONDS = 5.0
+REPORT_SECONDS = 15.0
 """Minimum number of seconds between two reports of traffic to metrics."""
 
 
@@ -192,7 +192,7 @@ class Meter:
     def __init__(
         self, parties: Iterable[str], moved: Callable[..., object] = lambda party, received, sent: None
     ) -> None:
-        """Start measuring. parties: names of the parties; moved: called every few seconds with the keyword
+        """Start measuring. parties: names of the parties; moved: called from time to time with the keyword
         arguments `party`, `received` (further bytes received from this party) and `sent` (further bytes sent
         to this party)."""
         self._moved = moved

@@ -46,7 +46,7 @@ QUEUED_UP = 64
 """Factor by which an adder may have more unread frames to the aggregator than a party has messages."""
 KEEP_SECONDS = 30.0
 """Seconds without the aggregator after which the adder ends its parties' calls, and takes no new ones."""
-HELD_SECONDS = 1.0
+HELD_SECONDS = 2.0
 """Seconds between a question, or such a frame, and the next frame that says whose reports are held. Quick
 turns need none, and a frame costs the aggregator as much as a report."""
 REDIAL = 1.0
@@ -74,13 +74,8 @@ def report_of(data: bytes) -> Report | None:
 
 
 class AdderServer:
-    """An adder, from `start` to `stop`.
-
-    Args:
-        config: the adder's configuration.
-        log: a structlog logger.
-        bundle: the adder's key bundle, or None to run without encryption.
-    """
+    """An adder, from `start` to `stop`. log: a structlog logger; bundle: the adder's key bundle, or None to
+    run without encryption."""
 
     def __init__(self, config: AdderConfig, log: Any, bundle: Bundle | None) -> None:
         self.address = ""

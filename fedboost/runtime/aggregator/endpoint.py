@@ -1,5 +1,6 @@
 """The gRPC server of an aggregator or an adder: its port, its methods, and its regular checks."""
 
+import gc
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -16,7 +17,7 @@ from fedboost.runtime.net.keys import Bundle
 
 LOOK_SECONDS = 0.45
 """Minimum number of seconds between two looks at connections and the certificate."""
-TICK_SECONDS = 0.25
+TICK_SECONDS = 0.5
 """Seconds between two calls of `Endpoint.tick`."""
 
 
@@ -82,6 +83,7 @@ class Endpoint:
     async def start(self) -> str:
         """Accept calls. Returns the address HOST:PORT at which clients reach the server."""
         await self._server.start()
+        gc.freeze()  # what exists now stays, and need not be looked through again and again
         self.health.set_serving(True)
         self._connections = Connections(self._port, self._refusals)
         return f"{self._listen.rpartition(':')[0]}:{self._port}"
