@@ -43,6 +43,7 @@ PATIENCE = 40.0
 """Seconds after which a test that waits gives up."""
 node.REDIAL = adder.REDIAL = analyst.REDIAL_SECONDS = 0.1
 server.TICK_SECONDS = adder.TICK_SECONDS = 0.05
+adder.HELD_SECONDS = 0.0
 
 
 def rows(count=ROWS, seed=0):
