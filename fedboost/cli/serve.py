@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -35,7 +36,14 @@ from fedboost.gbdt.partition import SHARED
 from fedboost.kernel_cache import folders, say_compiling, unready
 from fedboost.privacy.identity import role_of
 from fedboost.privacy.protections import scheme_of
-from fedboost.runtime.config import check_address, choose_keys, read_adder, read_aggregator, to_toml
+from fedboost.runtime.config import (
+    check_address,
+    choose_keys,
+    is_loopback,
+    read_adder,
+    read_aggregator,
+    to_toml,
+)
 from fedboost.runtime.data.text import SparseTable
 from fedboost.runtime.data.values import keep_freed_memory, share_freed_memory
 from fedboost.runtime.local.simulation import predict_jointly, simulate
@@ -79,8 +87,8 @@ def site_and_keys(
     """Return a site's configuration and its key bundle; the bundle is None if there are no keys. holds_rows:
     as in `read_party`. Raises ConfigError if the bundle belongs to another party."""
     site = read_party(config, holds_rows)
-    for address in site.aggregator:  # without keys, each must be on this machine
-        bundle = choose_keys(site.keys, "party", address, insecure_loopback)
+    remote = [address for address in site.aggregator if not is_loopback(address)]
+    bundle = choose_keys(site.keys, "party", (remote or site.aggregator)[0], insecure_loopback)
     if bundle is not None and bundle.signer.name != site.party:
         raise ConfigError(
             "keys-other-party",
@@ -149,6 +157,7 @@ def aggregator(
         except BaseException:
             await server.pages.stop()
             raise
+        gc.freeze()  # what exists now stays, and need not be looked through again and again
         console = server.pages.console
         if json:
             served = {} if console is None else {"console": console.url}
@@ -224,6 +233,7 @@ def adder(
 
         server = AdderServer(settings, log, bundle)
         await server.start()
+        gc.freeze()
         if json:
             print_json({"event": "listening", "address": server.address})
         else:

@@ -482,3 +482,21 @@ async def test_numbers_that_an_adder_does_not_know_do_no_harm(tmp_path, bundles)
         region.end._receivers = ()
         assert (await one.train(terms([*TABLES]))).model.booster == expected()
         assert not one.log.named("adder gone")
+
+
+async def test_an_adder_without_its_aggregator_releases_its_sites(tmp_path, bundles, monkeypatch):
+    """They go on with their next server, are not held to have broken a rule, and may come back at once."""
+    monkeypatch.setattr(adder, "KEEP_SECONDS", 0.5)
+    barred = []
+    monkeypatch.setattr(limits.Peer, "bar", lambda peer, now: barred.append(peer.name))
+    async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
+        await one.start_adder(EU)
+        await until(lambda: one.log.named("adder here"))
+        one.start_party("north", TABLES["north"], through=(EU, ""))
+        await until(lambda: calls_at(one, EU))
+        one.tasks[EU].cancel()  # it serves on, but has lost the aggregator
+        await until(lambda: [line for line in one.log.named("party here") if not line.get("process")][1:])
+        assert one.server.connected.arrivals["north"].adder == ""
+        gone = [line for line in one.log.named("party gone") if line.get("process") == EU]
+    assert [line["reason"] for line in gone] == [adder.CUT_OFF]
+    assert barred == []

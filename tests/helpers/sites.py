@@ -168,7 +168,8 @@ class Consortium:
         """Start a party over a table, or a folder that workers read, with its memory in that folder; the task
         that runs it."""
         (file,) = written(self.folder, {name: table}).values() if workers is None else (table,)
-        addresses = [self.adders[adder].address for adder in through] or self.address
+        known = {name: each.address for name, each in self.adders.items()} | {"": self.address}
+        addresses = [known[name] for name in through] or self.address
         names = through if self.bundles else ()
         values = {"party": as_name or name, "aggregator": addresses, "through": names, "data": file}
         state = self.folder / state

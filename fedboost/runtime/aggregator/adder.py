@@ -163,8 +163,8 @@ class AdderServer:
                 call.fault = PeerError("party-cut-off", call.outgoing.fault)
             if call.fault is None and not call.is_left:
                 raise
-            reason = quoted(str(call.fault))
-            if not isinstance(call.fault, Refused):  # it may be in the right, and should try again soon
+            reason = quoted(str(call.fault or CUT_OFF))
+            if isinstance(call.fault, PeerError):  # others may be in the right, and should try again soon
                 peer.bar(time.monotonic())
         except grpc.RpcError:
             reason = "its connection broke"

@@ -1,6 +1,5 @@
 """The gRPC server of an aggregator or an adder: its port, its methods, and its regular checks."""
 
-import gc
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -83,7 +82,6 @@ class Endpoint:
     async def start(self) -> str:
         """Accept calls. Returns the address HOST:PORT at which clients reach the server."""
         await self._server.start()
-        gc.freeze()  # what exists now stays, and need not be looked through again and again
         self.health.set_serving(True)
         self._connections = Connections(self._port, self._refusals)
         return f"{self._listen.rpartition(':')[0]}:{self._port}"

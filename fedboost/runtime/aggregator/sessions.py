@@ -415,18 +415,8 @@ class ActiveSession:
         for party, size in sizes.items():
             self.meter.count(party, sent=size)
         report = Report(frame.turn, frame.attempt, frame.part, frame.cells, ctx=frame.ctx)
-        turn, faults = self.session.turn, list[PeerError]()
-
-        def step() -> Outbox:
-            try:
-                return self.session.handle_sum(Summed(tuple(sizes), report))
-            except PeerError as error:
-                faults.append(error)
-                return []
-
-        self._take(step)
-        if faults:
-            raise faults[0]
+        turn = self.session.turn
+        self._take(lambda: self.session.handle_sum(Summed(tuple(sizes), report)))
         self.pace.heard(last, time.monotonic(), self.session.turn != turn)
 
     def awaits(self, party: str, message: FromParty) -> bool:
@@ -500,7 +490,7 @@ class ActiveSession:
                     self._report("round", **about, metrics=of_all(metrics), seconds=row["seconds"])
             self._report("turn", turn=self.session.turn)
             self._send(outbox)
-        except DurabilityError:
+        except (DurabilityError, PeerError):  # of the journal; of an adder, before its sum has any effect
             raise
         except Exception as error:  # noqa: BLE001 - a program's defect ends its session only
             what = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -709,7 +699,7 @@ class Sessions:
             ]
         if self.active is None:
             self._connected.send(outbox, None)
-        else:
+        elif outbox:  # most reports lead to no message
             self._connected.send(outbox, self.active.meter, self.active.session.addition)
 
     # ---- an analyst's session -------------------------------------------------------------------------

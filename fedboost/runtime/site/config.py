@@ -161,7 +161,7 @@ class PartyConfig(Frozen):
 
     _file: Path = PrivateAttr(Path("party.toml"))
 
-    @field_validator("aggregator", mode="before")
+    @field_validator("aggregator", "through", mode="before")
     @classmethod
     def _one_or_more(cls, value: object) -> object:
         return [value] if isinstance(value, str) else value
@@ -170,11 +170,6 @@ class PartyConfig(Frozen):
     @classmethod
     def _dialable(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(map(require_dialable, value))
-
-    @field_validator("through", mode="before")
-    @classmethod
-    def _one_or_more_names(cls, value: object) -> object:
-        return [value] if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _one_name_each(self) -> Self:
