@@ -30,8 +30,6 @@ from fedboost.runtime.aggregator.limits import Outgoing, Peer, Refusals, allow_f
 from fedboost.runtime.aggregator.parties import (
     Admission,
     check_version,
-    full,
-    name_taken,
     refuse,
     sending,
     software_of,
@@ -136,15 +134,8 @@ class AdderServer:
 
     async def _attend(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
         """Handle the RPC `Attend`: one call per party, for as long as the party is connected."""
-        try:
-            check_version(context, "party")
-            name = self._admission.party_name(context)
-            if name in self._calls:
-                raise name_taken(name)
-            if len(self._calls) >= self._most:
-                raise full(self._most)
-        except FedboostError as error:
-            await self._admission.refuse("party refused", error, context, peer)
+        here = self._calls, len(self._calls), self._most
+        name = await self._admission.admit_party(context, peer, *here)
         if self._is_cut_off():
             await context.abort(grpc.StatusCode.UNAVAILABLE, CUT_OFF)
         task = asyncio.current_task()

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
+from fedboost.errors import PeerError
 from fedboost.privacy.packing import CHUNK_CELLS
 from fedboost.protocol.contracts import MAX_CELLS
 from fedboost.runtime.metrics import AggregatorMetrics
@@ -165,6 +166,20 @@ class Peer:
         """Return whether the peer's entry could be deleted without any effect."""
         busy = self.open or self.refused or now < self.barred
         return not busy and self.calls.is_full(now) and self.unwanted.is_full(now)
+
+
+@dataclass
+class Unawaited:
+    """A party's limit for unawaited messages: their rate, and how many may follow an awaited message."""
+
+    rate: Bucket
+    spare: int = 0
+
+    def note(self, is_awaited: bool, now: float) -> None:
+        """Count a message. Raises PeerError if too many were not awaited."""
+        self.spare = LAST_WORDS if is_awaited else self.spare - 1
+        if self.spare < 0 and not self.rate.take(now):
+            raise PeerError("messages-unwanted", "it keeps sending messages that were not requested")
 
 
 class Peers:

@@ -5,7 +5,7 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -301,6 +301,26 @@ class Admission:
             )
         return data
 
+    async def admit_party(
+        self, context: Any, peer: Peer, here: Container[str], number: int, most: int
+    ) -> str:
+        """Return the name of a party that may attend, and refuse the call otherwise. here: the names that are
+        connected; number, most: how many parties call this server directly, and how many may."""
+        try:
+            check_version(context, "party")
+            name = self.party_name(context)
+            if name in here:
+                raise name_taken(name)
+            if number >= most:
+                raise Refused(
+                    "aggregator-full",
+                    f"{most} parties are connected, which is the limit here; connect through another adder, "
+                    f"or raise the limit on open files",
+                )
+        except FedboostError as error:
+            await self.refuse("party refused", error, context, peer)
+        return name
+
     async def refuse(self, event: str, error: FedboostError, context: Any, peer: Peer) -> NoReturn:
         """Log an error, and end the call with this error. event: kind of refusal, for the log."""
         address = unquote(str(context.peer())).partition(":")[2]
@@ -409,15 +429,6 @@ def name_taken(party: str) -> Refused:
         "party-name-taken",
         f"a party named {party!r} is already connected; stop the other one, or correct `party` in this "
         f"site's file",
-    )
-
-
-def full(most: int) -> Refused:
-    """Return the error for a party that calls when the maximum number of parties is connected."""
-    return Refused(
-        "aggregator-full",
-        f"{most} parties are connected, which is the limit here; connect through another adder, or raise the "
-        f"limit on open files",
     )
 
 

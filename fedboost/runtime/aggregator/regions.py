@@ -27,10 +27,10 @@ from fedboost.protocol.adding import (
     To,
     ToAdder,
 )
-from fedboost.protocol.messages import Connected, Disconnected, Relay
+from fedboost.protocol.messages import Connected, Disconnected
 from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.analysts import Checks
-from fedboost.runtime.aggregator.limits import Outgoing, Peer
+from fedboost.runtime.aggregator.limits import Outgoing, Peer, Unawaited
 from fedboost.runtime.aggregator.parties import (
     Admission,
     ConnectedParties,
@@ -81,9 +81,7 @@ class Member:
     party: str
     number: int
     region: Region
-    unwanted: Bucket
-    spare: int = 0
-    """Number of further messages that may arrive unawaited."""
+    unawaited: Unawaited
 
     @property
     def is_full(self) -> bool:
@@ -170,7 +168,7 @@ class Regions:
         region.end.here(frame)
         now, name = time.monotonic(), frame.party
         bucket = Bucket(limits.UNWANTED_PER_SECOND, limits.UNWANTED_SAVED, now)
-        region.members[name] = member = Member(name, frame.number, region, bucket)
+        region.members[name] = member = Member(name, frame.number, region, Unawaited(bucket))
         self._connected.add(name, member, quoted(frame.software, limits.VERSION_LENGTH), region.adder)
         self._checks.add(name, member)
         self._connected.notify()
@@ -189,16 +187,9 @@ class Regions:
         region, name = member.region, member.party
         try:
             if advises:
-                self._checks.take(name, data, member.unwanted)
-                return
-            message = self._sessions.read(name, data)
-            member.spare = self._sessions.spare(name, message, member.spare)
-            if member.spare < 0 and not member.unwanted.take(time.monotonic()):
-                raise PeerError("messages-unwanted", "it keeps sending messages that were not requested")
+                self._checks.take(name, data, member.unawaited.rate)
+            else:
+                await self._sessions.hear(name, data, member.unawaited)
         except PeerError as error:
             region.tell(Cut(member.number, False, error.code, str(error)))
             self._lose(region, name, f"it broke the protocol: {quoted(str(error))}")
-            return
-        if isinstance(message, Relay):
-            await self._connected.room(message.to)
-        self._sessions.handle(name, message)

@@ -17,20 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from fedboost.errors import ConfigError, FedboostError, PeerError, quoted
-from fedboost.protocol.messages import Connected, Disconnected, Relay
+from fedboost.errors import ConfigError, PeerError, quoted
+from fedboost.protocol.messages import Connected, Disconnected
 from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.analysts import Analysts, Checks
 from fedboost.runtime.aggregator.archive import Archive, StatusService, Submissions
 from fedboost.runtime.aggregator.endpoint import TICK_SECONDS, Endpoint
-from fedboost.runtime.aggregator.limits import Outgoing, Peer, Refusals, allow_files
+from fedboost.runtime.aggregator.limits import Outgoing, Peer, Refusals, Unawaited, allow_files
 from fedboost.runtime.aggregator.parties import (
     Admission,
     ConnectedParties,
     LastSeen,
-    check_version,
-    full,
-    name_taken,
     refuse,
     sending,
     software_of,
@@ -124,15 +121,9 @@ class Parties:
     _here: int = 0
 
     async def attend(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
-        try:
-            check_version(context, "party")
-            name = self._admission.party_name(context)
-            if name in self._connected:
-                raise name_taken(name)
-            if self._here >= self._most:
-                raise full(self._most)
-        except FedboostError as error:
-            await self._admission.refuse("party refused", error, context, peer)
+        name = await self._admission.admit_party(
+            context, peer, self._connected.outgoing, self._here, self._most
+        )
         task = asyncio.current_task()
         assert task is not None
         outgoing = Outgoing(task.cancel)
@@ -143,8 +134,12 @@ class Parties:
             async with sending(outgoing, context, self._log):
                 self._connected.notify()
                 self._sessions.handle(name, Connected())
-                await self._read(name, requests, peer)
+                unawaited = Unawaited(peer.unwanted)
+                async for data in requests:
+                    await self._sessions.hear(name, data, unawaited)
         except PeerError as error:
+            if error.code == "messages-unwanted":
+                peer.bar(time.monotonic())
             reason, fault = f"it broke the protocol: {quoted(str(error))}", error
         except asyncio.CancelledError:
             if not outgoing.fault:
@@ -159,20 +154,6 @@ class Parties:
             self._sessions.handle(name, Disconnected(reason))
         if fault is not None:
             await refuse(context, fault)  # last: a party that does not read must not hold up the rest
-
-    async def _read(self, name: str, requests: AsyncIterator[bytes], peer: Peer) -> None:
-        """Pass a party's messages to the active session. Raises PeerError if a message violates the protocol,
-        or if the party sends too many unawaited messages."""
-        spare = 0
-        async for data in requests:
-            message = self._sessions.read(name, data)
-            spare = self._sessions.spare(name, message, spare)
-            if spare < 0 and not peer.unwanted.take(time.monotonic()):
-                peer.bar(time.monotonic())
-                raise PeerError("messages-unwanted", "it keeps sending messages that were not requested")
-            if isinstance(message, Relay):
-                await self._connected.room(message.to)
-            self._sessions.handle(name, message)
 
 
 # ---- The aggregator on the network: parties attend, analysts submit terms, one session at a time --------

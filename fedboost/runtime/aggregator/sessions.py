@@ -53,7 +53,7 @@ from fedboost.protocol.messages import (
     Summed,
 )
 from fedboost.protocol.run import Begun, Opened, Record
-from fedboost.runtime.aggregator import limits
+from fedboost.runtime.aggregator.limits import Unawaited
 from fedboost.runtime.aggregator.parties import ConnectedParties
 from fedboost.runtime.aggregator.programs import program_of
 from fedboost.runtime.config import AggregatorConfig
@@ -635,18 +635,17 @@ class Sessions:
         if self.active is not None:
             self.active.session.hold(turn, attempt, parties)
 
-    def read(self, party: str, data: bytes) -> FromParty:
-        """Decode a party's message and count its bytes. Raises PeerError if it is not a message."""
+    async def hear(self, party: str, data: bytes, unawaited: Unawaited) -> None:
+        """Pass a party's message to the active session; a relay waits until its receivers have read most of
+        what came before. Raises PeerError if it is malformed, or one too many that is not awaited."""
         active = self.active
         if active is not None and party in active.terms.parties:
             active.meter.count(party, sent=len(data))
-        return decode_from_party(data)
-
-    def spare(self, party: str, message: FromParty, before: int) -> int:
-        """Return how many unawaited messages the party may send after this one. before: how many it could
-        send before; negative if it could send none."""
-        awaited = self.active is not None and self.active.awaits(party, message)
-        return limits.LAST_WORDS if awaited else before - 1
+        message = decode_from_party(data)
+        unawaited.note(active is not None and active.awaits(party, message), time.monotonic())
+        if isinstance(message, Relay):
+            await self._connected.room(message.to)
+        self.handle(party, message)
 
     def tick(self, now: float) -> None:
         self._connected.seen.write(now)
