@@ -21,7 +21,7 @@ def one_key(key, monkeypatch):
     monkeypatch.setattr(Paillier, "new_secret", lambda self, bits: key)
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="module", autouse=True)  # a package's would last until the process ends
 def small_tables():
     """Tables of powers for few rows, which otherwise take longer than the sums of a session; and a proof of a
     key that several parties of a process check is right or wrong for all of them."""
