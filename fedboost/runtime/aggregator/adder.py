@@ -29,7 +29,6 @@ from fedboost.runtime.aggregator.endpoint import TICK_SECONDS, Endpoint
 from fedboost.runtime.aggregator.limits import Outgoing, Peer, Refusals, allow_files
 from fedboost.runtime.aggregator.parties import (
     Admission,
-    check_version,
     refuse,
     sending,
     software_of,
@@ -138,9 +137,7 @@ class AdderServer:
         name = await self._admission.admit_party(context, peer, *here)
         if self._is_cut_off():
             await context.abort(grpc.StatusCode.UNAVAILABLE, CUT_OFF)
-        task = asyncio.current_task()
-        assert task is not None
-        call = self._calls[name] = Call(Outgoing(task.cancel))
+        call = self._calls[name] = Call(Outgoing.of_this_call())
         self._log.info("party here", party=name)
         self._end.here(name, software_of(context))
         reason = "its connection closed"
@@ -172,13 +169,10 @@ class AdderServer:
     async def _advise(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
         """Handle the RPC `Advise`, over which a party answers preflight checks."""
         try:
-            check_version(context, "party")
             name = self._admission.party_name(context)
         except FedboostError as error:
             await refuse(context, error)
-        task = asyncio.current_task()
-        assert task is not None
-        outgoing = self._advising[name] = Outgoing(task.cancel)
+        outgoing = self._advising[name] = Outgoing.of_this_call()
         try:
             async with sending(outgoing, context, self._log):
                 async for data in requests:

@@ -343,13 +343,10 @@ class Checks:
     async def advise(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
         """Send checks to a party and receive its answers, as long as its stream is open."""
         try:
-            check_version(context, "party")
             name = self._admission.party_name(context)
         except FedboostError as error:
             await refuse(context, error)
-        task = asyncio.current_task()
-        assert task is not None
-        outgoing = Outgoing(task.cancel)
+        outgoing = Outgoing.of_this_call()
         self.add(name, outgoing)
         try:
             async with sending(outgoing, context, self._log):

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 from urllib.parse import unquote
 
 from fedboost.errors import PeerError
@@ -212,13 +212,20 @@ class Outgoing:
 
     def __init__(self, cut: Callable[[], object], share: int = 1) -> None:
         self.fault = ""
-        self._most = QUEUED_MESSAGES * share
         """Reason why the party was disconnected, or an empty string."""
+        self._most = QUEUED_MESSAGES * share
         self.cut = cut
         self._queue: asyncio.Queue[bytes] = asyncio.Queue()
         self._bytes = 0
         self._moved = asyncio.Event()
         """Set, and replaced by a new event, whenever messages were read or dropped."""
+
+    @classmethod
+    def of_this_call(cls, share: int = 1) -> Self:
+        """Return the queue of the call that the current task handles. `cut` cancels the task."""
+        task = asyncio.current_task()
+        assert task is not None
+        return cls(task.cancel, share)
 
     @property
     def is_full(self) -> bool:

@@ -215,9 +215,7 @@ class ConnectedParties:
 @asynccontextmanager
 async def sending(outgoing: Outgoing, context: Any, log: Any) -> AsyncIterator[None]:
     """Context manager that admits a party's call and sends the messages queued for the party. The call is
-    cancelled if gRPC can no longer send."""
-    attending = asyncio.current_task()
-    assert attending is not None
+    cut if gRPC can no longer send."""
 
     async def write() -> None:
         try:
@@ -225,9 +223,15 @@ async def sending(outgoing: Outgoing, context: Any, log: Any) -> AsyncIterator[N
                 await context.write(await outgoing.get())
         except Exception as error:  # noqa: BLE001 - whatever gRPC raises, this party cannot be reached
             log.info("cannot write", reason=f"{type(error).__name__}: {error}")
-            attending.cancel()
+            outgoing.cut()
 
-    await context.send_initial_metadata([(channel.VERSION_KEY, str(WIRE_VERSION))])
+    version = [(channel.VERSION_KEY, str(WIRE_VERSION))]
+    admitting = asyncio.ensure_future(context.send_initial_metadata(version))
+    try:
+        await asyncio.shield(admitting)
+    except asyncio.CancelledError:
+        await admitting  # a status that gRPC sends during it never arrives
+        raise
     writer = asyncio.create_task(write())
     try:
         yield
@@ -307,7 +311,6 @@ class Admission:
         """Return the name of a party that may attend, and refuse the call otherwise. here: the names that are
         connected; number, most: how many parties call this server directly, and how many may."""
         try:
-            check_version(context, "party")
             name = self.party_name(context)
             if name in here:
                 raise name_taken(name)
@@ -400,8 +403,9 @@ class Admission:
             )
 
     def party_name(self, context: Any) -> str:
-        """Return the name of the calling party. Raises ConfigError if the party sent no valid name, and
-        Refused if its certificate has another name."""
+        """Return the name of the calling party. Raises ConfigError if the party has another wire version or
+        sent no valid name, and Refused if its certificate has another name."""
+        check_version(context, "party")
         metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
         try:
             name = bytes(metadata.get(channel.PARTY_KEY, b"")).decode()

@@ -115,9 +115,7 @@ class Regions:
             peer.share = max(peer.share, limits.ADDERS_SHARING)
         except FedboostError as error:
             await self._admission.refuse("adder refused", error, context, peer)
-        task = asyncio.current_task()
-        assert task is not None
-        outgoing, observer = Outgoing(task.cancel, QUEUED_FRAMES), self._connected.observer
+        outgoing, observer = Outgoing.of_this_call(QUEUED_FRAMES), self._connected.observer
         region = Region("" if caller is None else caller.name, outgoing, observer)
         log = self._log.bind(adder=region.adder) if region.adder else self._log
         log.info("adder here")

@@ -124,9 +124,7 @@ class Parties:
         name = await self._admission.admit_party(
             context, peer, self._connected.outgoing, self._here, self._most
         )
-        task = asyncio.current_task()
-        assert task is not None
-        outgoing = Outgoing(task.cancel)
+        outgoing = Outgoing.of_this_call()
         self._connected.add(name, outgoing, software_of(context))
         self._here += 1
         reason, fault = "its connection closed", None

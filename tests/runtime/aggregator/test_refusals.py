@@ -1,16 +1,20 @@
 """Each caller that is refused has a line in the log, with its name or address and the reason, and no flood of
 them."""
 
+import asyncio
 import os
 import subprocess
 import sys
 
+import grpc
 import pytest
 from processes import ending
 from sites import Log, bundles_of, consortium, rows, status_of
 
+from fedboost.errors import Refused
 from fedboost.runtime.aggregator import limits
-from fedboost.runtime.aggregator.limits import MAX_PEERS, Refusals
+from fedboost.runtime.aggregator.limits import MAX_PEERS, Outgoing, Refusals
+from fedboost.runtime.aggregator.parties import refuse, sending
 from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.net import channel
 from fedboost.wire.codec import WIRE_VERSION
@@ -77,3 +81,26 @@ def test_closed_standard_streams_are_no_numbers_for_other_files(tmp_path):
         links = [os.readlink(f"/proc/{process.pid}/fd/{number}") for number in (0, 2)]
     assert links[0] == os.devnull
     assert links[1] == os.devnull or links[1].startswith("pipe:")
+
+
+async def test_a_party_that_is_cut_off_while_it_is_let_in_hears_why():
+    """As one whose name is taken, which the aggregator finds at the same time as its adder lets it in."""
+
+    async def attend(requests, context):
+        outgoing = Outgoing(asyncio.current_task().cancel)
+        asyncio.get_running_loop().call_soon(outgoing.cut)
+        try:
+            async with sending(outgoing, context, Log()):
+                await asyncio.sleep(10)
+        except asyncio.CancelledError:
+            await refuse(context, Refused("party-name-taken", "no"))
+
+    server = grpc.aio.server()
+    handlers = {"Attend": grpc.stream_stream_rpc_method_handler(attend)}
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("test", handlers)])
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    async with grpc.aio.insecure_channel(address) as opened:
+        call = opened.stream_stream("/test/Attend")()
+        assert await asyncio.wait_for(status_of(call), 20) == (grpc.StatusCode.PERMISSION_DENIED, "no")
+    await server.stop(0)
