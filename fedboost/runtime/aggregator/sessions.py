@@ -394,7 +394,8 @@ class ActiveSession:
             self._log.info(
                 "late", parties=list(late), turn=self.session.turn, seconds=seconds, then=self._then
             )
-        if self.pace.look(self.session.awaited, now, self.session.turn):
+            late = self.session.awaited
+        if self.pace.look(late, now, self.session.turn):
             if slow := self.pace.slow:
                 self._log.info("waiting", parties=list(slow), turn=self.session.turn)
                 self._tell(Waiting(slow))

@@ -744,8 +744,8 @@ class RoundDone(_message.Message):
     round: int
     metrics: _containers.RepeatedCompositeFieldContainer[MetricValue]
     seconds: float
-    traffic: _containers.RepeatedCompositeFieldContainer[PartyTraffic]
-    def __init__(self, round: _Optional[int] = ..., metrics: _Optional[_Iterable[_Union[MetricValue, _Mapping]]] = ..., seconds: _Optional[float] = ..., traffic: _Optional[_Iterable[_Union[PartyTraffic, _Mapping]]] = ...) -> None: ...
+    traffic: Traffic
+    def __init__(self, round: _Optional[int] = ..., metrics: _Optional[_Iterable[_Union[MetricValue, _Mapping]]] = ..., seconds: _Optional[float] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ...) -> None: ...
 
 class MetricValue(_message.Message):
     __slots__ = ("name", "value")
@@ -755,15 +755,15 @@ class MetricValue(_message.Message):
     value: float
     def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
 
-class PartyTraffic(_message.Message):
-    __slots__ = ("party", "sent", "received")
-    PARTY_FIELD_NUMBER: _ClassVar[int]
+class Traffic(_message.Message):
+    __slots__ = ("parties", "sent", "received")
+    PARTIES_FIELD_NUMBER: _ClassVar[int]
     SENT_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_FIELD_NUMBER: _ClassVar[int]
-    party: str
-    sent: int
-    received: int
-    def __init__(self, party: _Optional[str] = ..., sent: _Optional[int] = ..., received: _Optional[int] = ...) -> None: ...
+    parties: _containers.RepeatedScalarFieldContainer[str]
+    sent: _containers.RepeatedScalarFieldContainer[int]
+    received: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, parties: _Optional[_Iterable[str]] = ..., sent: _Optional[_Iterable[int]] = ..., received: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ModelPart(_message.Message):
     __slots__ = ("data", "last", "traffic")
@@ -772,8 +772,8 @@ class ModelPart(_message.Message):
     TRAFFIC_FIELD_NUMBER: _ClassVar[int]
     data: bytes
     last: bool
-    traffic: _containers.RepeatedCompositeFieldContainer[PartyTraffic]
-    def __init__(self, data: _Optional[bytes] = ..., last: _Optional[bool] = ..., traffic: _Optional[_Iterable[_Union[PartyTraffic, _Mapping]]] = ...) -> None: ...
+    traffic: Traffic
+    def __init__(self, data: _Optional[bytes] = ..., last: _Optional[bool] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ...) -> None: ...
 
 class Failed(_message.Message):
     __slots__ = ("reason",)
