@@ -162,42 +162,41 @@ def count_cells(
     return out
 
 
-RANGE_PARTS = 128
-"""Number of parts into which a declared range is divided to count rows."""
+RANGE_PARTS, FINE_PARTS = 128, 512
+"""Number of parts into which a declared range is divided to count rows: to describe them, and for training."""
 _HALVINGS = 16
 """Number of halvings between the end of a range and the edge closest to 0."""
 
 
-def range_edges(declared: tuple[float, float]) -> Float32:
-    """Return the edges between the parts of a declared range (low, high): float32 [RANGE_PARTS - 1],
-    increasing.
+def range_edges(declared: tuple[float, float], parts: int) -> Float32:
+    """Return the edges between the parts of a declared range (low, high): float32 [parts - 1], increasing.
 
     Half of the edges are evenly spaced. The other half approach 0 geometrically, from both sides, because
     most values are usually far smaller than the largest. If 0 is not inside the range, they approach the
     lower end.
     """
     low, high = declared
-    even = np.linspace(low, high, RANGE_PARTS // 2 + 1)[1:-1]
+    even = np.linspace(low, high, parts // 2 + 1)[1:-1]
     middle = 0.0 if low < 0.0 < high else low
     sides = [end for end in (low, high) if end != middle]
-    # The k-th of `each` edges on a side is at 2**(-16 k / each) of the way from the middle to its end: 32
-    # edges per side if 0 is inside, else 64. With the 63 even ones these are RANGE_PARTS - 1.
-    each = RANGE_PARTS // 2 // len(sides)
+    # The k-th of `each` edges on a side is at 2**(-16 k / each) of the way from the middle to its end. With 128
+    # parts, there are 32 edges per side if 0 is inside, else 64; with the 63 even ones these are 127.
+    each = parts // 2 // len(sides)
     ratios = 2.0 ** (-_HALVINGS * np.arange(1, each + 1) / each)
     near = np.concatenate([middle + (end - middle) * ratios for end in sides])
     return np.sort(np.concatenate([even, near])).astype(np.float32)
 
 
-def count_parts(column: Column, declared: tuple[float, float]) -> Int64:
-    """Count a column's rows in each part of a declared range (low, high). Returns int64 [RANGE_PARTS].
+def count_parts(column: Column, declared: tuple[float, float], parts: int) -> Int64:
+    """Count a column's rows in each part of a declared range (low, high). Returns int64 [parts].
 
     Values below the range are counted in the first part, values above it in the last. Missing values are not
     counted."""
-    edges, out = range_edges(declared), np.zeros(RANGE_PARTS, np.int64)
+    edges, out = range_edges(declared, parts), np.zeros(parts, np.int64)
     for start in range(0, column.size, STRETCH):
         values = column[start : start + STRETCH]
-        parts = np.searchsorted(edges, values[~np.isnan(values)], side="right")
-        out += np.bincount(parts, minlength=RANGE_PARTS)
+        found = np.searchsorted(edges, values[~np.isnan(values)], side="right")
+        out += np.bincount(found, minlength=parts)
     return out
 
 

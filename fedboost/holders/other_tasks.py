@@ -267,7 +267,7 @@ class SummaryHolder(RowsHolder):
                 columns = [*self._shard.columns[:numeric], self._shard.label]
                 return count_cells(columns[: grids.features], grids, self._threads)
             case RangeQuery():
-                return count_ranges(self._shard.columns, self._terms, self._threads)
+                return count_ranges(query, self._shard.columns, self._terms, self._threads)
             case _:
                 raise PeerError("query-task", f"the query ({query.description}) is not part of a description")
 
@@ -281,11 +281,11 @@ class SummaryHolder(RowsHolder):
         return np.concatenate([*parts, np.bincount(label, minlength=classes)[:classes]])
 
 
-def count_ranges(columns: Sequence[Column], terms: Terms, threads: Threads) -> Int64:
-    """Count rows by part of each numeric feature's range. Returns int64 [features * RANGE_PARTS]."""
+def count_ranges(query: RangeQuery, columns: Sequence[Column], terms: Terms, threads: Threads) -> Int64:
+    """Count rows by part of each numeric feature's range. Returns int64 [query.cells]."""
     ranges = [terms.columns.ranges[name] for name in terms.columns.numeric]
     pieces = zip(columns[: len(ranges)], ranges, strict=True)
-    return np.concatenate(threads.each(lambda piece: count_parts(*piece), pieces))
+    return np.concatenate(threads.each(lambda piece: count_parts(*piece, query.divisions), pieces))
 
 
 def _missing(column: Column) -> int:

@@ -353,7 +353,7 @@ class HorizontalHolder(GrowingHolder):
                 units = None if weight is None else weight.encode(self._shard.weight.astype(np.float64))
                 return count_cells(self.columns[: grids.features], grids, self._threads, units)
             case RangeQuery():
-                return count_ranges(self.columns, self._terms, self._threads)
+                return count_ranges(query, self.columns, self._terms, self._threads)
             case StartQuery():
                 self.bin(query)
                 self._quantise_start(query)

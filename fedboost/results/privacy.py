@@ -9,7 +9,16 @@ from fedboost.errors import ConfigError
 from fedboost.privacy import noise as accounting
 from fedboost.privacy.pairwise import Group
 from fedboost.results.base import Part
-from fedboost.terms.hiding import CUT_POINTS, LEVELS, START, SUMMARY, TREES, Release
+from fedboost.terms.hiding import (
+    CUT_POINTS,
+    LEVELS,
+    MAX_NOISY_BINS,
+    START,
+    SUMMARY,
+    TREES,
+    Release,
+    groups_of,
+)
 from fedboost.terms.terms import Terms
 
 ADJACENCY = "add or remove one row"
@@ -161,8 +170,11 @@ class Outlook(Part):
         """Estimate the effect for typical rows: undecided predictions, equally frequent classes, or labels
         distributed evenly over their range."""
         spread, hessian = terms.objective.loss.typical_row(terms.bound)
-        leaf_rows = rows / 2.0**terms.trees.max_depth
-        by_noise = terms.bound.gradient(terms.plan.releases[TREES].sigma) / (leaf_rows * hessian)
+        sigma, leaves = terms.plan.releases[TREES].sigma, 1 << terms.trees.max_depth
+        if terms.noise is not None and terms.noise.method == "additive":
+            leaves = min(groups_of(rows * hessian, terms.bound.hessian(sigma)), MAX_NOISY_BINS)
+        leaf_rows = rows / leaves
+        by_noise = terms.bound.gradient(sigma) / (leaf_rows * hessian)
         by_chance = spread / (math.sqrt(leaf_rows) * hessian)
         return cls(
             event="outlook",

@@ -165,17 +165,33 @@ MIN_EPSILON, MAX_EPSILON = 0.01, 16.0
 MAX_DELTA = 1e-3
 """Upper limit of delta. Even publishing one random row would satisfy delta = 1 / rows; tables are assumed to
 have at least 1,000 rows."""
-COUNTING = 0.04
+COUNTING = 0.06
 """Fraction of the total cost that is spent on counts for finding cut points."""
 SUMMING_LEVELS = 0.5
 """Fraction of the total cost that is spent on label sums by level, for target means (decision 0031)."""
 ROWS = 1 << 40
 """Placeholder for the secret number of rows; larger than any table."""
 
-TREES_A_FEATURE, HIST_TREES = 4, 10
-"""Default number of rounds with noise: per feature for the method `additive`, in total for `hist`."""
-DEPTH = 3
-"""Default max_depth with noise."""
+ROUNDS_A_FEATURE, ROUNDS_A_PAIR, HIST_TREES = 4, 2, 10
+"""Default number of rounds with noise: per feature and per pair for the method `additive`, in total for
+`hist`."""
+DEPTHS, LOPSIDED = {"additive": 7, "hist": 3}, 3
+"""Default max_depth with noise, by method, and how much deeper a leaf of `additive` may be. There it limits the
+bins of a feature to 2**max_depth."""
+MAX_NOISY_BINS, MAX_HIST_BINS = 64, 32
+"""Maximum number of bins per numeric feature: for `additive`, where neighbouring bins share what is known of
+them, and for `hist`, where each has noise of its own."""
+MIN_GROUPS, GROUP_SIGMAS = 3, 4.0
+"""Least number of groups of a numeric feature whose rows `additive` sums together, and the sum of hessians in one,
+in standard deviations of its noise. Bins with more are not joined."""
+PAIRS, PAIRS_OF_LITTLE_NOISE, LITTLE_NOISE = 10, 20, 4.0
+"""Default number of pairs of features, and that from this epsilon on."""
+
+
+def groups_of(hessian: float, sigma: float) -> int:
+    """Return into how many groups `additive` divides rows with this sum of hessians. sigma: of its noise."""
+    return max(int(max(hessian, 0.0) / (GROUP_SIGMAS * sigma)), MIN_GROUPS)
+
 
 Placement = Literal["distributed", "local", "central"]
 Method = Literal["additive", "hist"]
@@ -204,9 +220,22 @@ class Noise(Frozen):
     )
     method: Method = Field(
         default="additive",
-        description="How trees are grown. `additive`: each tree uses one feature. `hist`: each tree uses "
-        "histograms of all features; suitable for millions of rows.",
+        description="How trees are grown. `additive`: each tree uses one feature, or a pair of features at the "
+        "end. `hist`: each tree uses histograms of all features; suitable for millions of rows.",
     )
+    pairs: int | None = Field(
+        default=None,
+        ge=0,
+        le=1000,
+        description="Number of pairs of features whose joint effect the last rounds of `additive` fit, two rounds "
+        "for each. Pairs are chosen from what was released before. The default is 10, or 20 from epsilon 4 on.",
+    )
+
+    def pairs_among(self, features: int) -> int:
+        """Return the number of pairs if there are this many features."""
+        default = PAIRS if self.epsilon < LITTLE_NOISE else PAIRS_OF_LITTLE_NOISE
+        wanted = default if self.pairs is None else self.pairs
+        return min(wanted, features * (features - 1) // 2) if self.method == "additive" else 0
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,11 @@ from fedboost.privacy.protections import PROTECTIONS, Protection
 from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
 from fedboost.terms.hiding import (
-    DEPTH,
+    DEPTHS,
+    LOPSIDED,
     HIST_TREES,
-    TREES_A_FEATURE,
+    ROUNDS_A_FEATURE,
+    ROUNDS_A_PAIR,
     Hiding,
     Noise,
     Plan,
@@ -181,6 +183,22 @@ class Terms(Flat):
             norm = math.sqrt(len(columns.features) + 1)
         summed = len(columns.target_means)
         return plan_of(noise, counted, (times, norm), self.bound.sensitivity, honest, parties, summed)
+
+    @property
+    def deepest(self) -> int:
+        """Maximum number of splits above a leaf. With noise, a tree of one feature may be lopsided, as its groups
+        have equally many rows rather than bins."""
+        is_additive = self.noise is not None and self.noise.method == "additive"
+        return self.trees.max_depth + LOPSIDED * is_additive
+
+    @property
+    def pairs(self) -> int:
+        """Number of pairs of features whose joint effects are fitted with noise. Rounds for features come first,
+        so there may be fewer pairs than the noise settings allow."""
+        features = len(self.columns.features)
+        left = self.trees.rounds - ROUNDS_A_FEATURE * features
+        wanted = 0 if self.noise is None else self.noise.pairs_among(features)
+        return min(wanted, max(left, 0) // ROUNDS_A_PAIR)
 
     @cached_property
     def max_turns_per_tree(self) -> int:
@@ -369,8 +387,10 @@ class Terms(Flat):
         noise, columns = info.data.get("noise"), info.data.get("columns")
         if noise is None or columns is None:
             return value
-        rounds = HIST_TREES if noise.method == "hist" else TREES_A_FEATURE * len(columns.features)
-        defaults = {"rounds": rounds, "max_depth": DEPTH}
+        features = len(columns.features)
+        additive = ROUNDS_A_FEATURE * features + ROUNDS_A_PAIR * noise.pairs_among(features)
+        rounds = HIST_TREES if noise.method == "hist" else additive
+        defaults = {"rounds": rounds, "max_depth": DEPTHS[noise.method]}
         return value.replaced(**{key: defaults[key] for key in defaults.keys() - value.model_fields_set})
 
 

@@ -6,7 +6,7 @@ sum, the smaller the leaf step. Sums are never rejected as inconsistent, since n
 Privacy budget. `Terms.plan` (`terms.hiding.plan_of`) fixes the noise of each kind of release before the first
 query. The programs below send at most as many queries as the plan contains:
 
-- CUT_POINTS: one RangeQuery, if there are numeric features and cut_points is "grid"; 4% of the total cost.
+- CUT_POINTS: one RangeQuery, if there are numeric features and cut_points is "grid"; 6% of the total cost.
 - LEVELS: one LevelSumsQuery, if there are target means; half of the total cost.
 - START and TREES: one StartQuery; and per round one SumsQuery (`additive`), or one HistogramQuery per level
   (`hist`), at most max_depth per round. The rest of the cost is divided equally among these queries.
@@ -16,11 +16,12 @@ else that is published (structure, means, leaf values) is computed from these re
 cost."""
 
 import math
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fedboost.boosting.programs.additive import Effects, Release, cuts_of, shrunken
 from fedboost.boosting.programs.initialisation import Levels, by_column, lay_cut_points, model_of, parts_of
 from fedboost.boosting.queries import Query
 from fedboost.boosting.queries.base import CONSTANT_TREE
@@ -28,15 +29,14 @@ from fedboost.boosting.queries.columns import RangeQuery
 from fedboost.boosting.queries.labels import LevelSumsQuery, StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery, SumsQuery
 from fedboost.errors import TrainingStopped
-from fedboost.fixedpoint import UNIT, Float32, Int64
+from fedboost.fixedpoint import UNIT, Float32, Float64, Int64
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.cut_points import RANGE_PARTS, CutPoints, Quantiles, range_edges
+from fedboost.gbdt.cut_points import FINE_PARTS, CutPoints, Quantiles
 from fedboost.gbdt.histogram import STATS, Layout
 from fedboost.gbdt.objectives.objective import IDENTITY, SCALE, UNITS, Bound
-from fedboost.gbdt.sampling import mixed
 from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, BestSplit, Split, SplitRule, Splits, Tree
 from fedboost.protocol.contracts import GrownTrees
-from fedboost.terms.hiding import CUT_POINTS, LEVELS, ROWS, START, TREES
+from fedboost.terms.hiding import CUT_POINTS, LEVELS, MAX_HIST_BINS, MAX_NOISY_BINS, ROWS, START, TREES
 from fedboost.terms.terms import Terms, slots_of
 
 NOISE_ALONE = 2.0
@@ -215,61 +215,67 @@ def child_sums(
     return (smaller_sums, larger_sums) if smaller is goes_left else (larger_sums, smaller_sums)
 
 
-# ---- Boosting with noise, and trees with random structure (`additive`) ----------------------------------
-# The structure of these trees is drawn without looking at rows, so only leaf values cost privacy. A tree's
-# splits follow from the seed of the terms: all use one feature, which changes from tree to tree, and
-# thresholds are random among bins with about the same number of rows. One query per tree releases the noisy
-# sums in all leaves; a row is in one leaf, so it changes that vector by at most its own bound. These trees do
-# best if epsilon is small.
-# Trees with random splits: Maddock, Cormode, Wang, Maple and Jha, "Federated boosted decision trees with
-# differential privacy", CCS 2022.
-
-MAX_NOISY_BINS = 32
-"""Maximum number of bins per numeric feature. The shallow trees that are trained with noise do not need more
-bins. With more bins, row counts would differ more from bin to bin."""
+# ---- Boosting with noise --------------------------------------------------------------------------------
 
 
 def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
     """Train all rounds and return the model. grown: rounds whose trees were grown before a restart. These
     rounds are not queried again, because each query costs privacy."""
-    cut_points = yield from lay_random_cut_points(terms)
-    levels = yield from find_noisy_levels(terms, min(terms.histograms.max_bin, MAX_NOISY_BINS))
+    assert terms.noise is not None
+    is_hist = terms.noise.method == "hist"
+    most = min(terms.histograms.max_bin, MAX_HIST_BINS if is_hist else MAX_NOISY_BINS)
+    most = most if is_hist else min(most, (1 << terms.trees.max_depth) - 1)
+    cut_points, rows = yield from lay_noisy_cut_points(terms, most)
+    levels = yield from find_noisy_levels(terms, most)
     cut_points = levels.among(cut_points, terms)
     total = yield StartQuery(ROWS, cut_points, SCALE, SCALE, levels.means)
     score = base_score(terms, total)
     constant = terms.objective.loss.margin(score)
     values = tuple((root, constant) for root in terms.roots)
     yield end_of(CONSTANT_TREE, values)
+    known = terms.bound.hessian(int(total[1])) / hessians_at(terms, terms.bound.start, of_start=True)[0]
+    effects = Effects(terms, cut_points, rows, hessians_at(terms, score), float(known))
     for number in range(terms.trees.rounds):
+        release = None if is_hist else effects.release(number)
         if number == len(grown):
             try:
-                grown.append((yield from grow_random_trees(terms, number, cut_points)))
+                if release is None:
+                    tree, splits, sums = yield from grow_noisy_histograms(terms, number, cut_points)
+                    give_values(tree, terms, sums)
+                    grown.append((tree, splits))
+                else:
+                    sums_of_groups = yield from ask(release, number)
+                    grown.append((effects.grown(release, sums_of_groups), release.further))
             except TrainingStopped:
                 break
         tree, splits = grown[number]
+        if release is not None:
+            effects.learn(release, tree)
         yield end_of(number, tuple((leaf, tree.value[leaf]) for leaf in tree.leaves), splits)
-    parts = [part for tree, _ in grown for part in tree.parts(len(terms.roots))]
+    without = (tree if is_hist else replace(tree, gain=[0.0] * len(tree.gain)) for tree, _ in grown)
+    parts = [part for tree in without for part in tree.parts(len(terms.roots))]
     return model_of(terms, score, parts, levels.of_model(terms))
 
 
-def grow_random_trees(
-    terms: Terms, number: int, cut_points: CutPoints
-) -> Generator[Query, Int64, tuple[Tree, Splits]]:
-    """Grow the trees of a round with random splits. Returns them as a `Tree`, and the splits not yet sent."""
-    assert terms.noise is not None
-    if terms.noise.method == "hist":
-        tree, new_splits, sums = yield from grow_noisy_histograms(terms, number, cut_points)
-    else:
-        splits, leaves = draw_splits(terms, number, cut_points)
-        tree, new_splits, sigma = Tree(), NO_SPLITS, terms.plan.releases[TREES].sigma
-        for _ in range(2 * len(splits) + len(terms.roots)):
-            tree.add_leaf(0.0, 0.0)
-        for split in splits:
-            tree.decide(split, cut_points.cuts[split.feature])
-        pairs = (yield SumsQuery(ROWS, number, splits, leaves)).reshape(-1, 2).tolist()
-        sums = {leaf: Sums(g, h, sigma) for leaf, (g, h) in zip(leaves, pairs, strict=True)}
-    give_values(tree, terms, sums)
-    return tree, new_splits
+def ask(release: Release, number: int) -> Generator[Query, Int64, Int64]:
+    """Ask for the noisy sums in the groups of a round. Returns int64 [roots, groups, 2]."""
+    leaves = [leaf for of_root in release.leaves for leaf in of_root]
+    nodes = sorted(leaves)
+    sums = (yield SumsQuery(ROWS, number, release.splits, tuple(nodes))).reshape(-1, 2)
+    return sums[np.searchsorted(nodes, leaves)].reshape(len(release.leaves), -1, 2)
+
+
+def hessians_at(terms: Terms, score: float, of_start: bool = False) -> Float64:
+    """Return a row's hessian where the prediction is the constant `score`, as a row adds it to sums: float64
+    [outputs]. of_start: True for the hessian from which the constant is computed."""
+    loss, label = terms.objective.loss, np.zeros(1, np.float32)
+    margin = np.full((loss.outputs, 1), loss.margin(score))
+    slopes = loss.start if of_start else loss
+    found = slopes.gradients(margin if loss.outputs > 1 else margin[0], label, np.ones(1, np.float32))
+    units = np.empty((loss.outputs, 1), np.int64)
+    for gradient, hessian, out in zip(*map(np.atleast_2d, found), units, strict=True):
+        terms.bound.quantise(gradient, hessian, out)
+    return terms.bound.hessian(1.0) * (units[:, 0] & 0xFFFFFFFF)
 
 
 def end_of(number: int, values: tuple[tuple[int, float], ...], splits: Splits = NO_SPLITS) -> EndRoundQuery:
@@ -277,35 +283,28 @@ def end_of(number: int, values: tuple[tuple[int, float], ...], splits: Splits = 
     return EndRoundQuery(ROWS, number, splits, values, (), UNIT, False, ())
 
 
-def lay_random_cut_points(terms: Terms) -> Generator[Query, Int64, CutPoints]:
-    """Choose cut points within each numeric feature's declared range: evenly spaced, or at quantiles of noisy
-    row counts. Every feature gets a bin for missing values."""
-    ranges = [terms.columns.ranges[name] for name in terms.columns.numeric]
-    bins = min(terms.histograms.max_bin, MAX_NOISY_BINS)
+def lay_noisy_cut_points(
+    terms: Terms, bins: int
+) -> Generator[Query, Int64, tuple[CutPoints, Sequence[Float64]]]:
+    """Choose at most `bins` bins within each numeric feature's declared range: evenly spaced, or at quantiles of
+    noisy row counts. Every feature gets a bin for missing values. Also returns the estimated rows in the bins of
+    each feature whose rows were counted."""
+    ranges, rows = [terms.columns.ranges[name] for name in terms.columns.numeric], list[Float64]()
     if terms.histograms.cut_points == "grid" and ranges:
-        noisy = yield RangeQuery(ROWS, len(ranges))
-        least = NOISE_ALONE * terms.plan.releases[CUT_POINTS].sigma
-        counts = np.where(noisy > least, noisy, 0).reshape(len(ranges), RANGE_PARTS)
-        cuts = tuple(equal_cuts(*feature, bins) for feature in zip(counts, ranges, strict=True))
+        noisy = (yield RangeQuery(ROWS, len(ranges), FINE_PARTS)).reshape(len(ranges), FINE_PARTS)
+        sigma = terms.plan.releases[CUT_POINTS].sigma
+        found = [
+            cuts_of(shrunken(counts, sigma), own, bins) for counts, own in zip(noisy, ranges, strict=True)
+        ]
+        cuts, rows = tuple(own for own, _ in found), [own for _, own in found]
     else:
         cuts = tuple(even_cuts(declared, bins) for declared in ranges)
-    return CutPoints.of(cuts, (True,) * len(cuts)).with_categories(terms.columns.category_counts)
+    return CutPoints.of(cuts, (True,) * len(cuts)).with_categories(terms.columns.category_counts), rows
 
 
 def even_cuts(declared: tuple[float, float], bins: int) -> Float32:
     """Return the cut points between bins of equal width."""
     return np.unique(np.linspace(*declared, bins + 1)[1:-1].astype(np.float32))
-
-
-def equal_cuts(counts: Int64, declared: tuple[float, float], bins: int) -> Float32:
-    """Return cut points between bins with about the same number of rows. Each cut point is an edge of a
-    counted part of the range."""
-    if not counts.any():
-        return even_cuts(declared, bins)
-    until = np.cumsum(counts)
-    ranks = np.arange(1, bins) * (until[-1] / bins)
-    parts = np.searchsorted(until, ranks, side="left")
-    return np.unique(range_edges(declared)[parts[parts < RANGE_PARTS - 1]])
 
 
 def base_score(terms: Terms, total: Int64) -> float:
@@ -319,60 +318,6 @@ def base_score(terms: Terms, total: Int64) -> float:
     start = terms.objective.loss.margin(bound.start)
     step = newton_step(terms, Sums(int(total[0]), int(total[1]), terms.plan.releases[START].sigma))
     return float(np.float32(terms.objective.loss.predict(np.array([start + step]))[0]))
-
-
-def draw_splits(terms: Terms, number: int, cut_points: CutPoints) -> tuple[Splits, tuple[int, ...]]:
-    """Draw the random splits of a round's trees, which all use the same feature. Returns the splits and the
-    node numbers of the leaves."""
-    usable = [feature for feature, cuts in enumerate(cut_points.cuts) if cuts.size]
-    if not usable:
-        return NO_SPLITS, terms.roots
-    feature = usable[number % len(usable)]
-    is_categorical = feature in cut_points.categorical
-    draws = _draws(terms.draws.seed, number)
-    values: Sequence[int] = range(cut_points.cuts[feature].size + 1)
-    frontier = [(root, values) for root in terms.roots]
-    splits, leaves = list[Split](), list[int]()
-    for depth in range(terms.trees.max_depth + 1):
-        below = list[tuple[int, Sequence[int]]]()
-        for node, values in frontier:
-            if depth == terms.trees.max_depth or len(values) < 2:
-                leaves.append(node)
-                continue
-            next(draws)  # one number per split is skipped, so that a seed keeps drawing the same trees
-            missing_left = bool(next(draws) % 2)
-            sides = _halves(values, draws) if is_categorical else _parts(values, draws)
-            left = len(terms.roots) + 2 * len(splits)
-            bin_, right = (0, sum(1 << c for c in sides[1])) if is_categorical else (sides[0][-1], 0)
-            splits.append(Split(node, feature, bin_, missing_left, left, right))
-            below += [(left, sides[0]), (left + 1, sides[1])]
-        frontier = below
-    return Splits.of(splits), tuple(sorted(leaves))
-
-
-def _parts(bins: Sequence[int], draws: Iterator[int]) -> tuple[Sequence[int], Sequence[int]]:
-    """Split bins at a uniformly random threshold. Returns the bins that go left, and those that go right."""
-    first = 1 + next(draws) % (len(bins) - 1)
-    return bins[:first], bins[first:]
-
-
-def _halves(categories: Sequence[int], draws: Iterator[int]) -> tuple[Sequence[int], Sequence[int]]:
-    """Assign each category to a side by a coin toss, with at least one category per side. Returns the
-    categories that go left, and those that go right."""
-    goes_right = [next(draws) % 2 == 1 for _ in categories]
-    if len(set(goes_right)) == 1:
-        other = next(draws) % len(categories)
-        goes_right[other] = not goes_right[other]
-    tossed = list(zip(categories, goes_right, strict=True))
-    return [c for c, goes in tossed if not goes], [c for c, goes in tossed if goes]
-
-
-def _draws(seed: int, number: int) -> Iterator[int]:
-    """Yield endless pseudo-random integers below 2**64: hashes of the seed, as for the sampling of rows."""
-    block = 0
-    while True:
-        yield from mixed(np.arange(1024, dtype=np.uint64), seed, "structure", number, block).tolist()
-        block += 1
 
 
 def give_values(tree: Tree, terms: Terms, sums: Mapping[int, Sums]) -> None:

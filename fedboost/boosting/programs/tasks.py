@@ -139,7 +139,7 @@ def summarise(terms: Terms) -> Generator[OfTurn, Int64, dict[str, Any]]:
     ranges = [schema.ranges[name] for name in schema.numeric]
     parts = np.zeros((0, RANGE_PARTS), np.int64)
     if ranges:
-        parts = (yield RangeQuery(ROWS, len(ranges))).reshape(len(ranges), RANGE_PARTS)
+        parts = (yield RangeQuery(ROWS, len(ranges), RANGE_PARTS)).reshape(len(ranges), RANGE_PARTS)
     columns: list[dict[str, Any]] = []
     for place, name in enumerate(schema.numeric):
         quantiles = _quantiles(parts[place], ranges[place], releases[CUT_POINTS].sigma)
@@ -173,7 +173,7 @@ def _quantiles(counts: Int64, declared: tuple[float, float], noise: float) -> di
     total = int(kept.sum())
     if not total:
         return known
-    edges = [declared[0], *range_edges(declared).tolist(), declared[1]]
+    edges = [declared[0], *range_edges(declared, RANGE_PARTS).tolist(), declared[1]]
     until, error = np.cumsum(kept), ABOVE_NOISE * noise * math.sqrt(RANGE_PARTS)
     for share in SHARES:
         if min(share, 1 - share) * total < error:  # noise of the cumulative count decides

@@ -543,7 +543,7 @@ def check_splits(terms: Terms, splits: Splits) -> None:
     allocate a tree of the largest size."""
     holders = len(terms.parties) if terms.blocks else 0
     counts = _category_counts(len(terms.columns.ordered), terms.columns.category_counts, holders)
-    shape = len(terms.roots), terms.trees.max_depth, counts
+    shape = len(terms.roots), terms.deepest, counts
     reason, number = level.check_splits(splits.columns, splits.categories, *shape)
     if not reason:
         return

@@ -19,6 +19,7 @@ from fedboost.boosting.queries.base import (
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import MAX_CELL_BITS, UNIT, Scale, cell_bits
 from fedboost.gbdt.cut_points import (
+    FINE_PARTS,
     MAX_CATEGORIES,
     MAX_REFINEMENTS,
     RANGE_PARTS,
@@ -27,7 +28,7 @@ from fedboost.gbdt.cut_points import (
 )
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.objectives.objective import LabelKind
-from fedboost.protocol.contracts import Bound
+from fedboost.protocol.contracts import Bound, Only
 from fedboost.terms.columns import MAX_CLASSES
 from fedboost.terms.hiding import CUT_POINTS, METHODS, ROWS, SUMMARY
 from fedboost.terms.reading import MAX_FEATURES
@@ -184,10 +185,13 @@ class RangeQuery(Counted, BaseQuery):
 
     rows: Rows
     features: Features
+    divisions: Annotated[
+        int, Only((RANGE_PARTS, FINE_PARTS).__contains__, "it counts other parts of a range")
+    ]
 
     @property
     def cells(self) -> int:
-        return self.features * RANGE_PARTS
+        return self.features * self.divisions
 
     @property
     def cell_bits(self) -> int:
@@ -199,6 +203,10 @@ class RangeQuery(Counted, BaseQuery):
 
     def check_terms(self, terms: Terms) -> None:
         numeric = len(terms.columns.numeric)
+        if self.divisions != (RANGE_PARTS if terms.task.counts_values else FINE_PARTS):
+            raise Refused(
+                "query-ranges", f"the terms do not allow a query for {self.divisions} parts of a range"
+            )
         if terms.histograms.cut_points != "grid" or self.features != numeric:
             raise Refused(
                 "query-ranges",

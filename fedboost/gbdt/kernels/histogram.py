@@ -111,6 +111,23 @@ def quantise_bounded(gradient, hessian, gradient_factor, hessian_factor, weight,
         out[i] = (np.int64(g * units) << 32) + np.int64(h * weight * units)
 
 
+BELOW_ONE = 1.0 - 2.0**-40
+"""Factor that keeps a norm below 1 in spite of the rounding errors of its steps, which are below 2**-50."""
+
+
+@loop
+def quantise_scaled(gradient, hessian, units, out):
+    """Like `quantise_bounded`, but for a gradient p - y with a label y of 0 or 1: multiplies each row's gradient
+    and hessian by a function of p, such that the norm of the two is 1 for one of the labels, and at most 1 for
+    the other one. Together they must be at most 1 in magnitude; gradient, hessian, units, out: as there."""
+    for i in range(gradient.size):
+        g = min(max(gradient[i], -1.0), 1.0)
+        h = min(max(hessian[i], 0.0), 1.0)
+        larger = max(abs(g), 1.0 - abs(g))  # max(p, 1 - p)
+        scale = BELOW_ONE / math.sqrt(larger * larger + h * h) * units
+        out[i] = (np.int64(g * scale) << 32) + np.int64(h * scale)
+
+
 @loop
 def sum_units(values, factor, limit):
     """Return the sum of `Scale.encode(values)` as an integer. values: float64 or float32 [N]; factor: units

@@ -48,9 +48,8 @@ class Logistic(Objective):
     rows_per_hessian = 4
     xgboost_table = "reg_loss_param"
     has_label_means = True
-    sensitivity = Sensitivity(Bound(3.33, 1.0, 0.5))
-    """With gradient p - y and hessian h = p (1 - p), the squared norm of (p - y, S h) is at most the maximum
-    over p of p**2 (1 + S**2 (1 - p)**2). That maximum is 1 as long as S <= phi**(5/2) = 3.3302."""
+    sensitivity = Sensitivity(Bound(1.0, 1.0, 0.5, is_scaled=True))
+    """|p - y| is at most max(p, 1 - p), so the scaled pair has a norm of at most 1 whatever the label is."""
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -89,7 +88,8 @@ class Logistic(Objective):
         return first((label != 0.0) & (label != 1.0), "0 or 1")
 
     def typical_row(self, bound: Bound) -> tuple[float, float]:
-        return 0.5, 0.25
+        norm = math.hypot(0.5, 0.25)
+        return 0.5 / norm, 0.25 / norm
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale
-from fedboost.gbdt.kernels.histogram import quantise_bounded
+from fedboost.gbdt.kernels.histogram import quantise_bounded, quantise_scaled
 from fedboost.gbdt.kernels.objectives import exps, logs, sigmoids, softmaxes
 
 # ---- Labels: their kinds, how large they may be, and the first one that is invalid for an objective -----
@@ -144,17 +144,23 @@ class Bound:
 
     A row contributes gradient / clip and hessian / hessian_clip, both clipped to 1 in magnitude. The clipped
     hessian is then multiplied by `weight`. sensitivity: largest Euclidean norm of a row's contributions over
-    all outputs; start: prediction from which boosting starts."""
+    all outputs; start: prediction from which boosting starts; is_scaled: True if a row's gradient p - y and
+    hessian are instead multiplied by 1 / sqrt(max(p, 1 - p)**2 + hessian**2), so that each row uses the whole
+    sensitivity. Rows with the same prediction have the same factor, so a Newton step of theirs is the same."""
 
     weight: float
     sensitivity: float
     start: float
     clip: float = 1.0
     hessian_clip: float = 1.0
+    is_scaled: bool = False
 
     def quantise(self, gradient: Float64, hessian: Float64, out: Int64) -> None:
         """Write each row's contribution to `out`, int64 [N], as (gradient << 32) + hessian. Both are
         fixed-point numbers with scale `SCALE`. gradient, hessian: float64 [N]."""
+        if self.is_scaled:
+            quantise_scaled(gradient, hessian, float(UNITS), out)
+            return
         quantise_bounded(
             gradient, hessian, 1.0 / self.clip, 1.0 / self.hessian_clip, self.weight, float(UNITS), out
         )

@@ -648,12 +648,14 @@ class ResidualQuery(_message.Message):
     def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Union[Splits, _Mapping]] = ..., nodes: _Optional[_Iterable[int]] = ..., starts: _Optional[_Iterable[int]] = ..., width: _Optional[int] = ..., weight: _Optional[_Union[Scale, _Mapping]] = ...) -> None: ...
 
 class RangeQuery(_message.Message):
-    __slots__ = ("rows", "features")
+    __slots__ = ("rows", "features", "divisions")
     ROWS_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
+    DIVISIONS_FIELD_NUMBER: _ClassVar[int]
     rows: int
     features: int
-    def __init__(self, rows: _Optional[int] = ..., features: _Optional[int] = ...) -> None: ...
+    divisions: int
+    def __init__(self, rows: _Optional[int] = ..., features: _Optional[int] = ..., divisions: _Optional[int] = ...) -> None: ...
 
 class SumsQuery(_message.Message):
     __slots__ = ("rows", "tree", "splits", "nodes")

@@ -35,9 +35,33 @@ def test_logistic(margin, label):
     assert total <= UNITS**2
 
 
-def test_logistic_comes_near_its_bound():
-    largest = max(norm("binary:logistic", margin, 0.0)[0] for margin in np.linspace(-8, 8, 2001))
-    assert largest > 0.999 * UNITS**2
+@given(st.floats(-700, 700))
+def test_each_logistic_row_comes_near_its_bound(margin):
+    """With the label that the prediction thinks less of."""
+    assert norm("binary:logistic", margin, 1.0 if margin < 0 else 0.0)[0] > 0.999 * UNITS**2
+
+
+def every_probability():
+    """Float64 from 0 to 1: of each exponent, around each number with few bits, and many between."""
+    few = np.ldexp(np.arange(1, 257) / 256.0, -np.arange(0, 1075, 5)[:, None]).ravel()
+    near = np.concatenate([few, np.nextafter(few, 0), np.nextafter(few, 1), np.linspace(0, 1, 1_000_003)])
+    return np.unique(np.concatenate([[0.0], near, 1.0 - near]))
+
+
+@pytest.mark.parametrize("label", [0.0, 1.0])
+def test_the_norm_of_the_integers_at_every_probability_that_matters(label):
+    """Also for a hessian that is off by a rounding, or has a floor as in XGBoost."""
+    p = every_probability()
+    bound = bound_of(OBJECTIVES["binary:logistic"], None)
+    for hessian in (p * (1.0 - p), np.maximum(p * (1.0 - p), 1e-16), np.nextafter(p * (1.0 - p), 1.0)):
+        out = np.empty(p.size, np.int64)
+        bound.quantise(p - label, hessian, out)
+        parts = out >> 32, out & 0xFFFFFFFF
+        assert ((parts[0] * parts[0] + parts[1] * parts[1]) <= UNITS**2).all()
+        larger = np.maximum(np.abs(p - label), 1.0 - np.abs(p - label))
+        scale = (1.0 - 2.0**-40) / np.sqrt(larger * larger + hessian * hessian) * UNITS
+        for part, numbers in zip(parts, (p - label, hessian), strict=True):
+            assert (part == np.trunc(numbers * scale)).all()
 
 
 @given(st.lists(st.floats(-50, 50), min_size=2, max_size=12), st.data())
@@ -68,10 +92,11 @@ def test_rounding_is_toward_zero(margin, label):
         np.array([margin]), np.array([label], np.float32), np.ones(1, np.float32)
     )
     bound.quantise(np.array([gradient]), np.array([hessian]), out)
-    assert abs(int(out[0]) >> 32) <= abs(gradient) * UNITS
-    assert int(out[0]) & 0xFFFFFFFF <= hessian * bound.weight * UNITS
-    assert bound.gradient(int(out[0]) >> 32) == pytest.approx(gradient, abs=2 / UNITS)
-    assert bound.hessian(int(out[0]) & 0xFFFFFFFF) == pytest.approx(hessian, abs=2 / UNITS)
+    scale = 1.0 / np.hypot(max(abs(gradient), 1.0 - abs(gradient)), hessian)
+    assert abs(int(out[0]) >> 32) <= abs(gradient) * scale * UNITS
+    assert int(out[0]) & 0xFFFFFFFF <= hessian * scale * UNITS
+    assert bound.gradient(int(out[0]) >> 32) == pytest.approx(gradient * scale, abs=2 / UNITS)
+    assert bound.hessian(int(out[0]) & 0xFFFFFFFF) == pytest.approx(hessian * scale, abs=2 / UNITS)
 
 
 @pytest.mark.parametrize("objective", ["reg:squarederror", "count:poisson", "reg:gamma"])
