@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
+import preloaded
 import pytest
 import yaml
 from images import Image, build_context, needs_images
@@ -85,7 +86,7 @@ class Compose:
             file = ROOT / self.content["configs"][config["source"]]["file"]
             target.write_text(self.here(service, file.read_text()))
         python = [self.image.python if self.image else sys.executable]
-        fedboost = [*python, "-m", "fedboost"]
+        fedboost = [*python, "-m", "fedboost"] if self.image else preloaded.words()
         programs = {"fedboost": fedboost, "python": python, "sh": ["sh"]}
         name, *arguments = values["command"]
         words = [*programs[name], *(self.here(service, commands(word, fedboost)) for word in arguments)]

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from consortium import installed
+from pages import write_command
 from processes import free_port
 from pyarrow import csv
 from sites import fedboost
@@ -77,11 +78,8 @@ def run_as_typed(page: Path, folder: Path) -> str:
         block for block in blocks(page, "sh") if "pip install" not in block and "make" not in block
     )
     script = script.replace("7070", port).replace("--analyst marie", "--analyst marie --yes")
-    command = folder.resolve() / "commands" / "fedboost"
-    command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m fedboost "$@"\n')
-    command.chmod(0o755)
-    path = os.pathsep.join([str(command.parent), os.environ["PATH"]])
+    write_command(folder.resolve())
+    path = os.pathsep.join([str(folder.resolve() / "commands"), os.environ["PATH"]])
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": path}
     with (folder / "output").open("w") as output:  # a pipe that nobody reads would hold everyone up
         process = subprocess.Popen(

@@ -5,10 +5,10 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+import preloaded
 import pytest
 import yaml
 from commands import done
@@ -240,8 +240,9 @@ class Pod:
         """A command of the manifests: that of the image, or a probe."""
         words = [self.here(word) for word in commands(self.role)[number][1:]]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-m", "fedboost", *words]
-        return subprocess.Popen(command, text=True, env=environment, stdin=subprocess.DEVNULL, **pipes)
+        return subprocess.Popen(
+            [*preloaded.words(), *words], text=True, env=environment, stdin=subprocess.DEVNULL, **pipes
+        )
 
 
 @pytest.mark.slow

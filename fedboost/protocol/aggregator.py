@@ -153,6 +153,14 @@ class AggregatorSession:
         return tuple(party for party in self.roster if party in awaited)
 
     @property
+    def standing(self) -> object:
+        """A value that changes whenever other parties, or messages of another turn, are awaited."""
+        turn = self.current_turn
+        if self.phase != "asking" or turn is None:
+            return self.turn, self.attempt, self.awaited
+        return self.turn, self.attempt, len(turn.reporting), len(turn.held)  # one only falls, one only rises
+
+    @property
     def addition(self) -> Addition | None:
         """What adders need to add the reports of the current turn, or None if they must pass them on."""
         turn = self.current_turn

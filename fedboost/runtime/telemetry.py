@@ -195,11 +195,10 @@ class Meter:
         """Start measuring. parties: names of the parties; moved: called from time to time with the keyword
         arguments `party`, `received` (further bytes received from this party) and `sent` (further bytes sent
         to this party)."""
-        self._moved = moved
+        self._moved, self._bytes_before = moved, 0
         self.traffic: dict[str, tuple[int, int]] = dict.fromkeys(parties, (0, 0))
         self.history: list[Row] = []
         self._start = self._last = time.monotonic()
-        self._bytes_before = 0
         self._reported, self._next_report = dict(self.traffic), 0.0
 
     def count(self, party: str, sent: int = 0, received: int = 0) -> None:
@@ -255,6 +254,7 @@ def ask_terminal(question: str, stopped: Callable[[], bool] = lambda: False) -> 
     import termios  # not on every system
 
     termios.tcflush(sys.stdin, termios.TCIFLUSH)
+    sys.stdout.flush()  # what the question is about
     print(question, end="", file=sys.stderr, flush=True)
     while not select.select([sys.stdin], [], [], ANSWER_POLL)[0]:
         if stopped():
@@ -266,8 +266,8 @@ def ask_terminal(question: str, stopped: Callable[[], bool] = lambda: False) -> 
 def terminal_ask(text: str, stopped: Callable[[], bool] = lambda: False) -> bool:
     """Show a text at the terminal, ask whether to take part, and return whether the person agrees. Raises
     Refused in the same cases as `ask_terminal`."""
-    question = f"\n{text}\nTake part under these terms with the rows of this site? [y/N] "
-    return is_yes(ask_terminal(question, stopped))
+    text = f"\n{text}\nTake part under these terms with the rows of this site? [y/N] "
+    return is_yes(ask_terminal(text, stopped))
 
 
 def is_yes(answer: str) -> bool:

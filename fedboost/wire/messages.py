@@ -23,7 +23,6 @@ from fedboost.wire.codec import (
     MAX_FROM_AGGREGATOR,
     MAX_TO_AGGREGATOR,
     FieldCodec,
-    Fields,
     one_of,
     pair_of,
     parsed,
@@ -112,25 +111,23 @@ encode_to_adder, decode_to_adder = _TO_ADDER
 
 MODEL_PART = 1 << 20
 
-_MOST = Bound(MAX_PARTIES, "parties")
+_MOST, _WAYS = Bound(MAX_PARTIES, "parties"), ("sent", "received")
 Traffic = Annotated[Mapping[str, tuple[int, int]], _MOST]
 """Maps party -> number of bytes that it sent and received."""
 
 
-def _traffic_to_pb(traffic: Traffic) -> Fields:
-    sent, received = zip(*traffic.values(), strict=True) if traffic else ((), ())
-    return {"parties": [*traffic], "sent": sent, "received": received}
-
-
 def _traffic_from_pb(traffic: Any) -> Traffic:
-    _MOST.check(traffic.parties)
-    lengths = {len(traffic.parties), len(traffic.sent), len(traffic.received)}
-    require(len(lengths) == 1, "its lists of traffic have different lengths")
-    return dict(zip(traffic.parties, zip(traffic.sent, traffic.received, strict=True), strict=True))
+    columns = traffic.parties, traffic.sent, traffic.received
+    _MOST.check(columns[0])
+    require(len({*map(len, columns)}) == 1, "its lists of traffic have different lengths")
+    return {party: (sent, received) for party, sent, received in zip(*columns, strict=True)}
 
 
 # As lists: a message for each of a thousand parties took most of the time of a round's report.
-HAND_WRITTEN[Traffic] = FieldCodec(_traffic_to_pb, _traffic_from_pb)
+HAND_WRITTEN[Traffic] = FieldCodec(
+    lambda told: dict(zip(_WAYS, zip(*told.values(), strict=True), strict=False)) | {"parties": [*told]},
+    _traffic_from_pb,
+)
 
 
 @dataclass(frozen=True)

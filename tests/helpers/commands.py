@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import preloaded
 from sites import fedboost
 
 WARD, LABEL = 2, 4
@@ -23,6 +24,10 @@ def objects(text):
 
 
 def start(*arguments, **pipes):
+    """Start a command. An aggregator begins from nothing: its children are looked for."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-m", "fedboost", *arguments]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, text=True, env=environment, **pipes)
+    alone = arguments[0] == "aggregator"
+    words = [sys.executable, "-m", "fedboost"] if alone else preloaded.words()
+    return subprocess.Popen(
+        [*words, *arguments], stdin=subprocess.DEVNULL, text=True, env=environment, **pipes
+    )

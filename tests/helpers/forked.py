@@ -1,10 +1,8 @@
-"""Parties of a LocalCluster begin where the modules are loaded: each is a fork of one server, which a worker
-of the tests starts when it first needs it.
+"""Processes of a LocalCluster begin where the modules are loaded: each is a fork of one server, which a
+worker of the tests starts when it first needs it.
 
 They are processes of their own, with their memory, files, keys and end; what is saved is two seconds of
-imports in each. The aggregator starts from nothing: it says to gRPC what to trace before grpc is imported. So
-do parties where a test changes the environment, and those of test_docs.py, test_deployment.py, test_train.py
-and .ci/wheel.py, who have no LocalCluster.
+imports in each. Where a test changes the environment they start from nothing.
 """
 
 import atexit
@@ -25,14 +23,14 @@ NOT_OF_A_TEST = ("GRPC_", "PYTEST_")
 
 
 def fork_parties():
-    """From now on a party that a LocalCluster starts is a fork, where libraries may be forked."""
+    """From now on what a LocalCluster starts is a fork, where libraries may be forked."""
     if sys.platform != "linux":
         return
 
     def start(cluster, role, file, log, *options):
-        if role == AGGREGATOR or environment() != AT_FIRST:
+        if environment() != AT_FIRST:
             return START(cluster, role, file, log, *options)
-        return Forked([role, "--config", str(file), *options], log)
+        return Forked([role, "--config", str(file), *options], log, role == AGGREGATOR)
 
     LocalCluster._start = start
 
@@ -46,16 +44,21 @@ AT_FIRST = environment()
 
 
 class Forked:
-    """`fedboost` with these arguments, whose words go to a file: what a cluster uses of subprocess.Popen."""
+    """`fedboost` with these arguments, whose words go to a file, or its output to `stdout`: what a cluster
+    uses of subprocess.Popen."""
 
     stdout = None
 
-    def __init__(self, arguments, log):
+    def __init__(self, arguments, log, is_read):
         _ready()
-        program = Program(arguments, log.fileno())
+        ours, theirs = os.pipe() if is_read else (None, log.fileno())
+        program = Program(arguments, theirs, log.fileno())
         self._process = multiprocessing.get_context("forkserver").Process(target=program, daemon=True)
         self._process.start()
         self.pid = self._process.pid
+        if is_read:
+            os.close(theirs)
+            self.stdout = os.fdopen(ours)
 
     @property
     def returncode(self):
@@ -92,29 +95,34 @@ def _ready():
 class Program:
     """What the new process does."""
 
-    def __init__(self, arguments, log):
-        self._arguments, self._log, self._folder = arguments, log, os.getcwd()
+    def __init__(self, arguments, out, log):
+        self._arguments, self._ends, self._folder = arguments, (out, log), os.getcwd()
         self._blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         self._environment = {**environment(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
     def __getstate__(self):
-        return {**self.__dict__, "_log": DupFd(self._log)}
+        return {**self.__dict__, "_ends": [DupFd(end) for end in self._ends]}
 
     def __call__(self):
-        end = self._log.detach()
-        os.dup2(end, 1)
-        os.dup2(end, 2)
-        os.close(end)
-        sys.stdout = os.fdopen(1, "w")
-        sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace")
-        os.environ.clear()
-        os.environ.update(self._environment)
-        os.chdir(self._folder)
+        for number, end in enumerate([end.detach() for end in self._ends], start=1):
+            os.dup2(end, number)
+            os.close(end)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
-        sys.argv = ["fedboost", *self._arguments]
-        from fedboost.cli.main import main
+        run(self._arguments, self._folder, self._environment)
 
-        try:
-            main()
-        finally:
-            atexit._run_exitfuncs()
+
+def run(arguments, folder, environment):
+    """Run `fedboost` in this process, whose standard streams are those of the command."""
+    sys.stdin = os.fdopen(0, closefd=False)
+    sys.stdout = os.fdopen(1, "w")
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace")
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.argv = ["fedboost", *arguments]
+    from fedboost.cli.main import main
+
+    try:
+        main()
+    finally:
+        atexit._run_exitfuncs()

@@ -17,13 +17,15 @@ from sites import in_time
 from fedboost.errors import ConfigError, PeerError
 from fedboost.privacy.identity import SERVER_NAME, issue, new_root, to_pem
 from fedboost.runtime.net.channel import (
-    CLIENT_TLS_OPTIONS,
     channel_credentials,
     peer_of,
     server_credentials,
     tls_fault,
 )
 from fedboost.runtime.net.keys import write_bundle
+
+CLIENT_TLS_OPTIONS = [("grpc.ssl_target_name_override", SERVER_NAME)]
+"""The server may have any address, but a certificate of an aggregator."""
 
 NOW = datetime.now(UTC)
 DAY = timedelta(days=1)

@@ -8,11 +8,12 @@ import shlex
 import signal
 import socket
 import subprocess
-import sys
 import textwrap
 import time
 from itertools import pairwise
 from pathlib import Path
+
+import preloaded
 
 ROOT = Path(__file__).parents[2]
 QUESTION = "[y/N] "
@@ -89,7 +90,7 @@ def write_command(folder: Path) -> None:
     """The command `fedboost` of these sources, in a folder of commands."""
     command = folder / "commands" / "fedboost"
     command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m fedboost "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec {shlex.join(preloaded.words())} "$@"\n')
     command.chmod(0o755)
 
 

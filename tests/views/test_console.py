@@ -93,10 +93,10 @@ def test_a_party_that_answers_last_is_the_slowest():
     assert pace.slowest == "c"
     assert (pace.waits["c"].turns, pace.waits["a"].turns) == (3, 1)
     assert pace.waits["c"].seconds == pytest.approx(3.0)
-    assert not pace.look(("c",), now)
-    assert pace.look(("c",), now + STRAGGLER_SECONDS)
+    assert not pace.look(1, lambda: ("c",), now)
+    assert pace.look(1, lambda: ("c",), now + STRAGGLER_SECONDS)
     assert pace.slow == ("c",)
-    assert pace.look((), now + STRAGGLER_SECONDS)
+    assert pace.look(2, lambda: ("c",), now + STRAGGLER_SECONDS)
 
 
 def test_the_document_is_whole():

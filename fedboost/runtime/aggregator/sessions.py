@@ -248,7 +248,7 @@ class Pace:
 
     slow: tuple[str, ...] = ()
     waits: dict[str, Waits] = field(default_factory=dict)
-    _awaited: tuple[int, tuple[str, ...]] = 0, ()
+    _standing: object = None
     _since: float = 0.0
     _last: str = ""
     _heard: float = 0.0
@@ -256,13 +256,12 @@ class Pace:
     _others: float = 0.0
     """Time of the last answer of another party."""
 
-    def look(self, awaited: tuple[str, ...], now: float, turn: int = 0) -> bool:
-        """Record which parties the session waits for in this turn at time `now`. Returns True if the set of
-        slow parties changed."""
-        # With the turn: a region's parties may be awaited at every look, in one quick turn after the other.
-        if (turn, awaited) != self._awaited:
-            self._awaited, self._since = (turn, awaited), now
-        slow = awaited if now - self._since >= STRAGGLER_SECONDS else ()
+    def look(self, standing: object, awaited: Callable[[], tuple[str, ...]], now: float) -> bool:
+        """Record what the session waits for (`AggregatorSession.standing`). awaited: returns the parties.
+        Returns True if the set of slow parties changed."""
+        if standing != self._standing:
+            self._standing, self._since = standing, now
+        slow = awaited() if now - self._since >= STRAGGLER_SECONDS else ()
         changed, self.slow = slow != self.slow, slow
         return changed
 
@@ -388,14 +387,14 @@ class ActiveSession:
         """Check deadlines at time `now`, and report slow parties."""
         if self.over:
             return
-        attempt, late, seconds = self.session.attempt, self.session.awaited, self.session.seconds
+        session, attempt, seconds = self.session, self.session.attempt, self.session.seconds
+        late = session.awaited if now >= session.deadline else ()
         self._take(lambda: self.session.tick(now))
         if self.session.attempt != attempt and self.session.phase == "joining":
             self._log.info(
                 "late", parties=list(late), turn=self.session.turn, seconds=seconds, then=self._then
             )
-            late = self.session.awaited
-        if self.pace.look(late, now, self.session.turn):
+        if self.pace.look(session.standing, lambda: session.awaited, now):
             if slow := self.pace.slow:
                 self._log.info("waiting", parties=list(slow), turn=self.session.turn)
                 self._tell(Waiting(slow))

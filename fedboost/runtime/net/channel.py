@@ -43,11 +43,6 @@ from fedboost.wire.codec import MAX_FRAME, MAX_FROM_AGGREGATOR, MAX_TO_AGGREGATO
 # ---- TLS: credentials of both ends, the peer's certificate, and why a handshake fails -------------------
 
 
-CLIENT_TLS_OPTIONS = [("grpc.ssl_target_name_override", SERVER_NAME)]
-"""TLS options of a client. The server may have any address, but its certificate must have been issued for an
-aggregator."""
-
-
 class Server(NamedTuple):
     """A server that a site connects to: its address HOST:PORT, and the adder's name, or '' if it is the
     aggregator itself."""
@@ -91,7 +86,7 @@ def server_credentials(bundle: Bundle) -> Any:
 
 
 def channel_credentials(bundle: Bundle) -> Any:
-    """Return the TLS credentials of a client, for use with CLIENT_TLS_OPTIONS."""
+    """Return the TLS credentials of a client, who must override the target name."""
     return grpc.ssl_channel_credentials(bundle.roots, bundle.key, bundle.certificate)
 
 

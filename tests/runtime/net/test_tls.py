@@ -12,14 +12,14 @@ from dataclasses import replace
 import grpc
 import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
-from key_folders import DAY, NOW, OURS, THEIRS, call, fault, made, of_a_hospital, refusal
+from key_folders import CLIENT_TLS_OPTIONS, DAY, NOW, OURS, THEIRS, call, fault, made, of_a_hospital, refusal
 from raised import raised
 from sites import in_time
 
 from fedboost.errors import PeerError
 from fedboost.privacy.identity import Signer, identify, to_pem
 from fedboost.runtime.net import channel
-from fedboost.runtime.net.channel import CLIENT_TLS_OPTIONS, TlsFault, channel_credentials, peer_of, tls_fault
+from fedboost.runtime.net.channel import TlsFault, channel_credentials, peer_of, tls_fault
 from fedboost.runtime.net.keys import Bundle, read_bundle, read_certificates
 
 
