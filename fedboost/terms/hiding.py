@@ -307,15 +307,14 @@ def plan_of(
     times, norm = about_trees
     shares = _shares(noise, honest, parties)
     cost = accounting.mu_of(noise.epsilon, noise.delta) ** 2
-    count_cost = COUNTING * cost if counted else 0.0
     releases = {}
     if counted:
-        releases[CUT_POINTS] = _release(CUT_POINTS, 1, math.sqrt(counted), count_cost, shares)
-    level_cost = SUMMING_LEVELS * cost if summed else 0.0
+        releases[CUT_POINTS] = _release(CUT_POINTS, 1, math.sqrt(counted), COUNTING * cost, shares)
     if summed:
         levels = math.sqrt(summed) * sensitivity * UNITS
-        releases[LEVELS] = _release(LEVELS, 1, levels, level_cost, shares)
-    gradient_cost = (cost - count_cost - level_cost) / (times + 1)
+        releases[LEVELS] = _release(LEVELS, 1, levels, SUMMING_LEVELS * cost, shares)
+    # The noise of counts is a small whole number: what rounding it up has saved is left to the trees.
+    gradient_cost = (cost - math.fsum(release.cost for release in releases.values())) / (times + 1)
     releases[START] = _release(START, 1, sensitivity * UNITS, gradient_cost, shares)
     releases[TREES] = _release(TREES, times, norm * sensitivity * UNITS, gradient_cost, shares)
     return Plan(releases)

@@ -130,7 +130,7 @@ metrics = st.lists(st.sampled_from([*sorted(METRICS), "error@0.25", "tweedie-nlo
 )
 names_of_sets = st.lists(words, max_size=2).map(tuple)
 queries = st.one_of(
-    st.builds(RangeQuery, rows, st.integers(0, 1000)),
+    st.builds(RangeQuery, rows, st.integers(0, 1000), st.sampled_from([128, 512])),
     st.builds(
         BinCountsQuery,
         st.lists(st.integers(1, 256), max_size=4).map(tuple),

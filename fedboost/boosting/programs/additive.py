@@ -91,6 +91,7 @@ def cuts_of(rows: Float64, declared: tuple[float, float], bins: int) -> tuple[Fl
         cuts = np.unique(edges[[end - 1 for end in ends if 0 < end < rows.size]])
         if cuts.size < bins:
             break
+    cuts = cuts[: bins - 1]
     of_part = np.append(0, np.searchsorted(cuts, edges, side="right"))
     return cuts, np.bincount(of_part, rows, minlength=cuts.size + 1)
 

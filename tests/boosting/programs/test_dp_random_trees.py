@@ -1,6 +1,5 @@
 """Boosting with noise: what it learns, what it costs, and what of rows is in what it asks."""
 
-import hashlib
 import math
 
 import numpy as np
@@ -16,7 +15,7 @@ from fedboost.boosting.queries.columns import QuantileQuery, RangeQuery
 from fedboost.boosting.queries.labels import RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, SumsQuery
 from fedboost.errors import PeerError, Refused
-from fedboost.gbdt.cut_points import CutPoints, Grids
+from fedboost.gbdt.cut_points import FINE_PARTS, Grids
 from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.privacy import noise as accounting
 from fedboost.terms import hiding
@@ -36,7 +35,7 @@ def test_masked_shares_of_three_parties_learn_as_well():
     session = trained(parts=randomly(ROWS, 3), **MASKED)
     assert session.phase == "done", session.error
     assert roc_auc_score(y, session.booster.predict(X)) > 0.8
-    assert len(session.booster.trees) == 4 * 5
+    assert len(session.booster.trees) == 4 * 5 + 2 * 10
     assert all(not row.metrics for row in session.history)
 
 
@@ -68,9 +67,8 @@ def test_the_model_is_one_of_xgboost():
     assert np.abs(theirs.predict(matrix) - booster.predict(X)).max() < 1e-6
 
 
-def test_two_sessions_draw_other_noise_for_the_same_trees():
+def test_two_sessions_draw_other_noise():
     one, other = (trained(cut_points="even", **LOCAL).booster for _ in range(2))
-    assert [tree.left for tree in one.trees] == [tree.left for tree in other.trees]
     assert one.trees[0].value != other.trees[0].value
 
 
@@ -144,41 +142,83 @@ def test_nothing_of_rows_is_asked_without_noise():
     assert all(query.cells == 0 for query in found if isinstance(query, EndRoundQuery))
 
 
-def test_the_structure_of_trees_has_nothing_of_rows_in_it():
+def played(terms, answers, grown):
+    """The questions of a program that gets these answers, and its model."""
+    program, found, left = private.train(terms, grown), [], iter(answers)
+    query = next(program)
+    while True:
+        found.append(query.digest)
+        try:
+            query = program.send(next(left))
+        except StopIteration as end:
+            return found, end.value
+
+
+def answered(**settings):
+    """Terms, and a session's questions and answers."""
     X, y = data(rows=300)
-    one = run(
-        X,
-        y,
-        one_party(300),
-        program=private.train,
-        levels=(3, 8),
-        ranges=RANGES,
-        cut_points="even",
-        **LOCAL,
-    )
-    other = run(
-        -X[::-1],
-        1 - y,
-        one_party(300),
-        program=private.train,
-        levels=(3, 8),
-        ranges=RANGES,
-        cut_points="even",
-        **LOCAL,
-    )
-    for mine, its in zip(one.booster.trees, other.booster.trees, strict=True):
-        assert (mine.left, mine.feature, mine.threshold) == (its.left, its.feature, its.threshold)
-        assert (mine.categories, mine.missing_left) == (its.categories, its.missing_left)
+    terms = terms_of(X, 1, levels=(3, 8), ranges=RANGES, **LOCAL, **settings)
+    party, found, draw = HorizontalHolder(lambda: shard_of(X, y), terms), [], np.random.default_rng(1)
+    program = private.train(terms, [])
+    query = next(program)
+    while True:
+        answer = party.answer(query)
+        found.append((query, answer + draw.integers(-9, 10, answer.size)))
+        try:
+            query = program.send(found[-1][1])
+        except StopIteration as end:
+            return terms, found, end.value
 
 
-def test_additive_trees_have_one_feature_each_and_take_turns():
-    trees = trained(**LOCAL).booster.trees
-    of_trees = [
-        {feature for feature, left in zip(tree.feature, tree.left, strict=True) if left >= 0}
-        for tree in trees
-    ]
-    assert of_trees == [{number % 5} for number in range(len(trees))]
-    assert max(len(tree.leaves) for tree in trees) == 8
+@pytest.mark.parametrize("settings", [{}, {"cut_points": "even", "max_depth": 3}], ids=["counted", "even"])
+def test_questions_and_model_follow_from_the_answers_alone(settings):
+    terms, found, booster = answered(**settings)
+    asked_for, again = played(terms, [answer for _, answer in found], [])
+    assert asked_for == [query.digest for query, _ in found]
+    assert again == booster
+
+
+@pytest.mark.parametrize("known", [1, 7, 25, 39])
+def test_a_training_that_goes_on_from_its_trees_asks_and_learns_the_same(known):
+    terms, found, booster = answered()
+    grown = []
+    played(terms, [answer for _, answer in found], grown)
+    known_sums = {query.digest for query, _ in found if isinstance(query, SumsQuery) and query.tree < known}
+    left = [(query.digest, answer) for query, answer in found if query.digest not in known_sums]
+    asked_for, again = played(terms, [answer for _, answer in left], grown[:known])
+    assert asked_for == [digest for digest, _ in left]
+    assert again == booster
+
+
+def features_of(tree):
+    return {feature for feature, left in zip(tree.feature, tree.left, strict=True) if left >= 0}
+
+
+def test_trees_have_one_feature_each_and_take_turns_and_pairs_come_last():
+    booster = trained(**LOCAL).booster
+    of_trees = [features_of(tree) for tree in booster.trees]
+    assert of_trees[: 4 * 5] == [{number % 5} for number in range(4 * 5)]
+    pairs = of_trees[4 * 5 :]
+    assert [len(pair) for pair in pairs] == [2] * 20
+    assert pairs[:10] == pairs[10:]
+    assert len({*map(frozenset, pairs)}) == 10
+
+
+@pytest.mark.parametrize(
+    ("rounds", "pairs", "expected"), [(20, None, 0), (24, None, 2), (40, 3, 3), (60, None, 10)]
+)
+def test_features_come_before_pairs(rounds, pairs, expected):
+    X, _ = data(rows=10)
+    noise = {**LOCAL["noise"], "pairs": pairs}
+    terms = terms_of(X, 1, levels=(3, 8), ranges=RANGES, protection="plain", noise=noise, rounds=rounds)
+    assert terms.pairs == expected
+
+
+def test_a_lone_value_is_a_category_of_its_own_and_a_feature_may_have_one_value():
+    X, y = data()
+    X[:, 0], X[:, 3] = 0.0, 0.0
+    session = run(X, y, one_party(ROWS), program=private.train, levels=(1, 8), ranges=RANGES, **LOCAL)
+    assert session.phase == "done", session.error
 
 
 def test_a_party_gives_nothing_without_noise():
@@ -189,11 +229,11 @@ def test_a_party_gives_nothing_without_noise():
             query.check(terms)
     without = terms_of(X, 1, levels=(3, 8))
     with raised(Refused, "query-noise"):
-        RangeQuery(1 << 40, 3).check(without)
+        RangeQuery(1 << 40, 3, FINE_PARTS).check(without)
     party = HorizontalHolder(lambda: shard_of(X, y), terms)
-    party.answer(RangeQuery(1 << 40, 3))
+    party.answer(RangeQuery(1 << 40, 3, FINE_PARTS))
     with raised(PeerError, "query-order"):
-        party.answer(RangeQuery(1 << 40, 3))
+        party.answer(RangeQuery(1 << 40, 3, FINE_PARTS))
 
 
 @pytest.mark.parametrize("method", ["additive", "hist"])
@@ -226,16 +266,3 @@ def test_one_row_moves_a_sum_by_no_more_than_its_bound(method):
     assert min(moved["TREES"]) > 0
     if method == "hist":  # a row is in a bin of each feature: no bound below this one would hold
         assert max(moved["TREES"]) > 0.4 * plan[-1]
-
-
-def test_the_seed_draws_the_structure_that_it_always_drew():
-    """A number drawn more or less would change every tree with noise of that seed."""
-    X, _ = data()
-    terms = terms_of(X, 1, ranges=[(-6, 6)] * X.shape[1], **LOCAL, seed=7)
-    cuts = [np.arange(1, size, dtype=np.float32) for size in (9, 5, 30, 6)]
-    cut_points = CutPoints.of(cuts, [True] * 4, categorical=(3,))
-    hashed = hashlib.sha256()
-    for number in range(10):
-        splits, leaves = private.draw_splits(terms, number, cut_points)
-        hashed.update(splits.columns.tobytes() + splits.categories.tobytes() + bytes(leaves))
-    assert hashed.hexdigest()[:16] == "50b1485fd81eeaf6"

@@ -15,7 +15,7 @@ from fedboost.boosting.queries.labels import StartQuery
 from fedboost.boosting.queries.trees import SumsQuery
 from fedboost.boosting.state import INITIAL_STATE, BoostingState, Round
 from fedboost.errors import Refused
-from fedboost.gbdt.cut_points import CutPoints
+from fedboost.gbdt.cut_points import FINE_PARTS, CutPoints
 from fedboost.gbdt.objectives.objective import SCALE
 from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.privacy.protection import Tag
@@ -36,7 +36,7 @@ def tagged(query, roster, turn=1):
 def test_the_same_answer_has_the_same_noise_and_is_charged_once():
     X, _ = data(rows=10)
     terms = terms_of(X, 3, levels=(3, 8), ranges=RANGES, **MASKED)
-    ledger, query = TransientMemory(lambda size: bytes(size)), RangeQuery(1 << 40, 3)
+    ledger, query = TransientMemory(lambda size: bytes(size)), RangeQuery(1 << 40, 3, FINE_PARTS)
     spending, values = spending_of(terms, ledger), np.arange(query.cells)
     roster = ("p0", "p1", "p2")
     one, again = (
@@ -48,7 +48,7 @@ def test_the_same_answer_has_the_same_noise_and_is_charged_once():
         spending.release(query, INITIAL_STATE, tagged(query, roster[:2]), values)[0],
         spending.release(query, INITIAL_STATE, tagged(query, roster), values + 1)[0],
         spending.release(query, BoostingState(grids=1), tagged(query, roster), values)[0],
-        spending.release(RangeQuery(1 << 39, 3), INITIAL_STATE, tagged(query, roster), values)[0],
+        spending.release(RangeQuery(1 << 39, 3, FINE_PARTS), INITIAL_STATE, tagged(query, roster), values)[0],
         spending_of(terms, TransientMemory(lambda size: b"x" * size), "other").release(
             query, INITIAL_STATE, tagged(query, roster), values
         )[0],
@@ -63,7 +63,7 @@ def test_noise_that_the_aggregator_draws_is_not_called_privacy_that_was_spent():
     X, _ = data(rows=10)
     central = {"protection": "masked", "noise": {**MASKED["noise"], "placement": "central"}}
     terms = terms_of(X, 3, levels=(3, 8), ranges=RANGES, **central)
-    memory, query = TransientMemory(bytes), RangeQuery(1 << 40, 3)
+    memory, query = TransientMemory(bytes), RangeQuery(1 << 40, 3, FINE_PARTS)
     spending, values = spending_of(terms, memory), np.arange(query.cells)
     said, charge = spending.release(query, INITIAL_STATE, tagged(query, ("p0", "p1", "p2"), 1), values)
     assert (said == values).all()
@@ -130,8 +130,8 @@ def test_whether_two_answers_have_the_same_noise_says_nothing_of_rows():
 def test_a_number_of_rows_cannot_be_found_out_by_what_is_refused():
     X, _ = data(rows=10)
     terms = terms_of(X, 1, levels=(3, 8), ranges=RANGES, **LOCAL)
-    RangeQuery(hiding.ROWS, 3).check(terms)
-    for query in (RangeQuery(5, 3), SumsQuery(1 << 39, 0, (), (0,))):
+    RangeQuery(hiding.ROWS, 3, FINE_PARTS).check(terms)
+    for query in (RangeQuery(5, 3, FINE_PARTS), SumsQuery(1 << 39, 0, (), (0,))):
         with raised(Refused, "query-noise"):
             query.check(terms)
 

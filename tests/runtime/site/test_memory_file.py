@@ -142,7 +142,7 @@ def tag(roster=THREE, turn=1):
 
 
 def test_the_same_answer_after_a_restart_is_the_same_bytes_and_another_roster_is_charged(path):
-    agreement, query = noisy(), RangeQuery(1 << 40, 2)
+    agreement, query = noisy(), RangeQuery(1 << 40, 2, 512)
     values = np.arange(query.cells)
     with opened(path) as memory:
         spending = Spending(agreement, begun(memory, agreement=agreement))
