@@ -591,7 +591,9 @@ def terms_to_toml(
     """Format terms as TOML for an analyst to edit. The result contains the most common settings and all
     settings that were set; `columns` comes last. comments: key -> comment above it; model: path for
     xgb_model, relative to the file."""
-    values = terms.model_dump(mode="json")
+    values = terms.model_dump(mode="json") | {
+        "noise": terms.noise and terms.noise.model_dump(exclude_none=True)
+    }
     values |= {} if model is None else {"xgb_model": model}
     keys = _ALWAYS_WRITTEN | terms.model_dump(exclude_unset=True).keys()
     lines = []

@@ -127,7 +127,7 @@ def test_a_plan_says_what_the_terms_release(agreed):
         (one["what"], one["times"], one["cost"]) for one in card["releases"]
     ]
     assert (total["epsilon"], total["cost"]) == (1.0, card["cost"])
-    assert (of_rows["rows"], of_rows["leaf_rows"]) == (8000, 1000)
+    assert (of_rows["rows"], of_rows["leaf_rows"]) == (8000, 8000 / 64)
     *_, stronger = lines("privacy", "plan", agreed, "--epsilon", 0.1)
     assert stronger["cost"] < total["cost"] / 20
     *_, of_six = lines("privacy", "plan", agreed, "--parties", 6)
@@ -142,9 +142,10 @@ def test_an_outlook_is_what_drawn_noise_does():
     agreement = noisy()
     expected, release = Outlook.of(agreement, 8000), agreement.plan.releases[TREES]
     shares = [noise_of(bytes([party] * 32), release.share, 20_000) for party in range(release.drawn)]
-    moved = agreement.bound.gradient(1.0) * sum(shares) / (1000 * 0.25)
+    scale = 1.0 / math.hypot(0.5, 0.25)
+    moved = agreement.bound.gradient(1.0) * sum(shares) / (expected.leaf_rows * 0.25 * scale)
     assert math.isclose(moved.std(), expected.by_noise, rel_tol=0.03)
-    assert expected.by_chance == 0.5 / (math.sqrt(1000) * 0.25)
+    assert math.isclose(expected.by_chance, 0.5 / (math.sqrt(expected.leaf_rows) * 0.25))
     assert Outlook.of(agreement, 80_000).worth > 8 * expected.worth
     assert 0 < expected.worth < expected.leaf_rows
 

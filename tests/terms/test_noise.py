@@ -9,10 +9,10 @@ from fedboost.terms.terms import Terms
 
 def test_noise_has_its_own_defaults():
     one = noisy()
-    assert (one.trees.rounds, one.trees.max_depth) == (4 * 3, 3)
+    assert (one.trees.rounds, one.trees.max_depth) == (4 * 3 + 2 * 3, 7)
     assert (one.metrics, one.sets, one.needs_exponent_counts) == ((), (), False)
     assert noisy(rounds=7, max_depth=5).trees.rounds == 7
-    assert noisy(rounds=12, max_depth=3).digest == one.digest
+    assert noisy(rounds=18, max_depth=7).digest == one.digest
     assert Terms.from_canonical(one.canonical()).digest == one.digest
     without = with_columns(ranges=RANGES)
     assert without.changed(noise={"epsilon": 1.0, "delta": 1e-6}).digest == one.digest

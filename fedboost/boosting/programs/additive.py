@@ -93,7 +93,7 @@ def cuts_of(rows: Float64, declared: tuple[float, float], bins: int) -> tuple[Fl
             break
     cuts = cuts[: bins - 1]
     of_part = np.append(0, np.searchsorted(cuts, edges, side="right"))
-    return cuts, np.bincount(of_part, rows, minlength=cuts.size + 1)
+    return cuts, np.bincount(of_part, rows, minlength=cuts.size + 1).astype(np.float64)
 
 
 # ---- The posterior mean of an effect --------------------------------------------------------------------
@@ -292,7 +292,9 @@ class Effects:
             self._unit, self._ratio = bound.clip, spread**2 / per_row
         self._features = range(cut_points.sizes.size)
         self._most_cells = 1 << terms.trees.max_depth
-        self._effects = {(feature,): self._of_feature(feature) for feature in self._features}
+        self._effects: dict[tuple[int, ...], Effect] = {
+            (feature,): self._of_feature(feature) for feature in self._features
+        }
         self._sides = dict[tuple[int, ...], list[list[Group]]]()
 
     def _of_feature(self, feature: int) -> Effect:
@@ -338,7 +340,12 @@ class Effects:
         return Release(effect, every[:first], every[first:], cells, leaves, ends)
 
     def _of_two(self, pair: tuple[int, ...]) -> Release:
-        (a, b), (first, second), grower, leaves = pair, self._sides[pair], self._grower(False), list[list[int]]()
+        (a, b), (first, second), grower, leaves = (
+            pair,
+            self._sides[pair],
+            self._grower(False),
+            list[list[int]](),
+        )
         for root in self._terms.roots:
             rows = grower.divide(root, a, first)
             leaves.append([leaf for row in rows for leaf in grower.divide(row, b, second)])
@@ -357,7 +364,7 @@ class Effects:
         side = min(max(int(count), 2), MAX_SIDE, math.isqrt(1 << self._terms.trees.max_depth))
         for pair in pairs[: self._terms.pairs]:
             sides = self._sides[pair] = [self._side(feature, side) for feature in pair]
-            prior = np.kron(*(alike(len(groups), PAIR_REACH) for groups in sides))
+            prior = np.kron(*(alike(len(groups), PAIR_REACH) for groups in sides)).astype(np.float64)
             self._effects[pair] = self._effect([], None, prior, PAIR_CENTER)
 
     def _side(self, feature: int, count: int) -> list[Group]:
@@ -383,7 +390,7 @@ class Effects:
             tree.add_leaf(0.0, 0.0)
         for split in every:
             tree.decide(split, self._cut_points.cuts[split.feature])
-        hessian = self._sharpened(release, bound.hessian(1.0) * sums[:, :, 1])
+        hessian = self._sharpened(release, bound.hessian(1.0) * sums[:, :, 1].astype(np.float64))
         for leaves, gradients, hessians in zip(release.leaves, sums[:, :, 0].tolist(), hessian, strict=True):
             for leaf, gradient, of_group in zip(leaves, gradients, hessians.tolist(), strict=True):
                 tree.gain[leaf] = float(np.float32(bound.gradient(gradient)))

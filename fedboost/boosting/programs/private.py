@@ -275,7 +275,7 @@ def hessians_at(terms: Terms, score: float, of_start: bool = False) -> Float64:
     units = np.empty((loss.outputs, 1), np.int64)
     for gradient, hessian, out in zip(*map(np.atleast_2d, found), units, strict=True):
         terms.bound.quantise(gradient, hessian, out)
-    return terms.bound.hessian(1.0) * (units[:, 0] & 0xFFFFFFFF)
+    return terms.bound.hessian(1.0) * (units[:, 0] & 0xFFFFFFFF).astype(np.float64)
 
 
 def end_of(number: int, values: tuple[tuple[int, float], ...], splits: Splits = NO_SPLITS) -> EndRoundQuery:
