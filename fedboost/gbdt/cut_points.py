@@ -163,7 +163,8 @@ def count_cells(
 
 
 RANGE_PARTS, FINE_PARTS = 128, 512
-"""Number of parts into which a declared range is divided to count rows: to describe them, and for training."""
+"""Number of parts into which a declared range is divided to count rows: to describe them, and for
+training."""
 _HALVINGS = 16
 """Number of halvings between the end of a range and the edge closest to 0."""
 
@@ -179,8 +180,8 @@ def range_edges(declared: tuple[float, float], parts: int) -> Float32:
     even = np.linspace(low, high, parts // 2 + 1)[1:-1]
     middle = 0.0 if low < 0.0 < high else low
     sides = [end for end in (low, high) if end != middle]
-    # The k-th of `each` edges on a side is at 2**(-16 k / each) of the way from the middle to its end. With 128
-    # parts, there are 32 edges per side if 0 is inside, else 64; with the 63 even ones these are 127.
+    # The k-th of `each` edges on a side is at 2**(-16 k / each) of the way from the middle to its end. With
+    # 128 parts, there are 32 edges per side if 0 is inside, else 64; with the 63 even ones these are 127.
     each = parts // 2 // len(sides)
     ratios = 2.0 ** (-_HALVINGS * np.arange(1, each + 1) / each)
     near = np.concatenate([middle + (end - middle) * ratios for end in sides])

@@ -176,14 +176,14 @@ ROUNDS_A_FEATURE, ROUNDS_A_PAIR, HIST_TREES = 4, 2, 10
 """Default number of rounds with noise: per feature and per pair for the method `additive`, in total for
 `hist`."""
 DEPTHS, LOPSIDED = {"additive": 7, "hist": 3}, 3
-"""Default max_depth with noise, by method, and how much deeper a leaf of `additive` may be. There it limits the
-bins of a feature to 2**max_depth."""
+"""Default max_depth with noise, by method, and how much deeper a leaf of `additive` may be. There it limits
+the bins of a feature to 2**max_depth."""
 MAX_NOISY_BINS, MAX_HIST_BINS = 64, 32
 """Maximum number of bins per numeric feature: for `additive`, where neighbouring bins share what is known of
 them, and for `hist`, where each has noise of its own."""
 MIN_GROUPS, GROUP_SIGMAS = 3, 4.0
-"""Least number of groups of a numeric feature whose rows `additive` sums together, and the sum of hessians in one,
-in standard deviations of its noise. Bins with more are not joined."""
+"""Least number of groups of a numeric feature whose rows `additive` sums together, and the sum of hessians in
+one, in standard deviations of its noise. Bins with more are not joined."""
 PAIRS, PAIRS_OF_LITTLE_NOISE, LITTLE_NOISE = 10, 20, 4.0
 """Default number of pairs of features, and that from this epsilon on."""
 
@@ -220,15 +220,16 @@ class Noise(Frozen):
     )
     method: Method = Field(
         default="additive",
-        description="How trees are grown. `additive`: each tree uses one feature, or a pair of features at the "
-        "end. `hist`: each tree uses histograms of all features; suitable for millions of rows.",
+        description="How trees are grown. `additive`: each tree uses one feature, or a pair of features at "
+        "the end. `hist`: each tree uses histograms of all features; suitable for millions of rows.",
     )
     pairs: int | None = Field(
         default=None,
         ge=0,
         le=1000,
-        description="Number of pairs of features whose joint effect the last rounds of `additive` fit, two rounds "
-        "for each. Pairs are chosen from what was released before. The default is 10, or 20 from epsilon 4 on.",
+        description="Number of pairs of features whose joint effects the last rounds of `additive` fit, two "
+        "rounds each. Pairs are chosen from what was released before. The default is 10, or 20 from epsilon "
+        "4 on.",
     )
 
     def pairs_among(self, features: int) -> int:

@@ -33,8 +33,8 @@ from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
 from fedboost.terms.hiding import (
     DEPTHS,
-    LOPSIDED,
     HIST_TREES,
+    LOPSIDED,
     ROUNDS_A_FEATURE,
     ROUNDS_A_PAIR,
     Hiding,
@@ -186,15 +186,15 @@ class Terms(Flat):
 
     @property
     def deepest(self) -> int:
-        """Maximum number of splits above a leaf. With noise, a tree of one feature may be lopsided, as its groups
-        have equally many rows rather than bins."""
+        """Maximum number of splits above a leaf. With noise, a tree of one feature may be lopsided, as its
+        groups have equally many rows rather than bins."""
         is_additive = self.noise is not None and self.noise.method == "additive"
         return self.trees.max_depth + LOPSIDED * is_additive
 
     @property
     def pairs(self) -> int:
-        """Number of pairs of features whose joint effects are fitted with noise. Rounds for features come first,
-        so there may be fewer pairs than the noise settings allow."""
+        """Number of pairs of features whose joint effects are fitted with noise. Rounds for features come
+        first, so there may be fewer pairs than the noise settings allow."""
         features = len(self.columns.features)
         left = self.trees.rounds - ROUNDS_A_FEATURE * features
         wanted = 0 if self.noise is None else self.noise.pairs_among(features)

@@ -1,21 +1,22 @@
 """Additive effects of features, and of pairs of features, from noisy sums (`noise.method = "additive"`).
 
-Each round releases noisy sums of gradients and hessians by groups of one feature's bins. A row is in one group,
-so it changes the release by at most its own bound. From an answer (G, H) and the effect v that the bins have at
-the time, y = H v - G has the mean H f, where f is the effect that the feature should have:
+Each round releases noisy sums of gradients and hessians by groups of one feature's bins. A row is in one
+group, so it changes the release by at most its own bound. From an answer (G, H) and the effect v that the
+bins have at the time, y = H v - G has the mean H f, where f is the effect that the feature should have:
 
     answers about a feature     y = A f + noise     A: H of each group, spread over its bins by their rows
     before the first one        f ~ N(0, tau**2 K)  K: bins that are close to each other are alike
     after each                  v := posterior mean of f, given all answers, averaged over tau by the evidence
 
-What an answer says of f stays true while other features change, so noise averages out over the rounds. The last
-rounds do the same for pairs of features, in grids of cells: for the pairs with the largest products of evidence.
+What an answer says of f stays true while other features change, so noise averages out over the rounds. The
+last rounds do the same for pairs of features, in grids of cells: for the pairs with the largest products of
+evidence.
 
-Guarantees: a feature's effect is a pure function of the terms and the noisy sums. What groups a release has, and
-which pairs are used, depends only on the terms and on earlier releases.
+Guarantees: a feature's effect is a pure function of the terms and the noisy sums. What groups a release has,
+and which pairs are used, depends only on the terms and on earlier releases.
 
-Source of posterior and evidence: Rasmussen and Williams, "Gaussian Processes for Machine Learning", sections 2.2
-and 5.4."""
+Source of posterior and evidence: Rasmussen and Williams, "Gaussian Processes for Machine Learning", sections
+2.2 and 5.4."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -71,8 +72,8 @@ def _shares(weight: Float64, nodes: int) -> Float64:
 
 
 def cuts_of(rows: Float64, declared: tuple[float, float], bins: int) -> tuple[Float32, Float64]:
-    """Choose the cut points of at most `bins` bins. A part of the range that has as many rows as an average bin
-    is a bin of its own; between those, bins have about equally many rows.
+    """Choose the cut points of at most `bins` bins. A part of the range that has as many rows as an average
+    bin is a bin of its own; between those, bins have about equally many rows.
 
     rows: estimated rows in each part of the range. Returns the cut points, and the rows in each bin."""
     edges = range_edges(declared, rows.size)
@@ -99,8 +100,8 @@ def cuts_of(rows: Float64, declared: tuple[float, float], bins: int) -> tuple[Fl
 # ---- The posterior mean of an effect --------------------------------------------------------------------
 
 FADE = 0.85
-"""Factor by which an answer counts less for each later answer about the same features: the gradients' slope has
-changed."""
+"""Factor by which an answer counts less for each later answer about the same features: the gradients' slope
+has changed."""
 TAUS = np.geomspace(0.01, 2.0, 11)
 """Prior standard deviations of an effect, over which the posterior is averaged."""
 PRIOR_WIDTH = 0.7
@@ -112,8 +113,8 @@ ALONE = 0.1
 def posterior(
     spread: Float64, y: Float64, variance: Float64, prior: Float64, center: float, unit: float
 ) -> tuple[Float64, float]:
-    """Return the posterior mean of an effect, float64 [cells], and the logarithm of the evidence for it, beyond
-    that for no effect.
+    """Return the posterior mean of an effect, float64 [cells], and the logarithm of the evidence for it,
+    beyond that for no effect.
 
     Args:
         spread: A, float64 [answers, cells].
@@ -136,8 +137,8 @@ def posterior(
 
 
 def alike(cells: int, reach: float) -> Float64:
-    """Return the prior correlation between cells in a row. reach: distance, as a share of the row, at which it
-    is 1 / e."""
+    """Return the prior correlation between cells in a row. reach: distance, as a share of the row, at which
+    it is 1 / e."""
     at = np.arange(cells) / max(cells - 1, 1)
     near: Float64 = np.exp(-np.abs(at[:, None] - at) / reach)
     return (1.0 - ALONE) * near + ALONE * np.eye(cells)
@@ -163,17 +164,17 @@ def joined(groups: Iterable[Group]) -> Group:
 
 
 class Grower:
-    """Splits of one round's trees, which all have the same structure. by_bins: True if groups are themselves divided
-    into bins, so that it is bins whose leaves should not be deep."""
+    """Splits of one round's trees, which all have the same structure. by_bins: True if groups are themselves
+    divided into bins, so that it is bins whose leaves should not be deep."""
 
     def __init__(self, roots: int, categorical: tuple[int, ...], by_bins: bool) -> None:
         self._roots, self._categorical, self._by_bins = roots, categorical, by_bins
         self.splits = list[Split]()
 
     def divide(self, node: int, feature: int, groups: Sequence[Group]) -> list[int]:
-        """Split a node by a feature until each group has a leaf. Returns the leaves, in the order of the groups.
-        Groups of a numeric feature are in the order of its values. Missing values alone come after them, and
-        before groups of categories, as a set of categories on the right must not be empty."""
+        """Split a node by a feature until each group has a leaf. Returns the leaves, in the order of the
+        groups. Groups of a numeric feature are in the order of its values. Missing values alone come after
+        them, and before groups of categories, as a set of categories on the right must not be empty."""
         if len(groups) == 1:
             return [node]
         # By bins, a leaf of n is less than log2(n) + LOPSIDED deep, whatever the groups are.
@@ -191,8 +192,8 @@ class Grower:
 
 
 def equal_parts(weight: Float64, count: int, shift: float = 0.0) -> list[range]:
-    """Divide a row of cells into at most `count` ranges of about equal weight. shift: moves their ends, in shares
-    of a range."""
+    """Divide a row of cells into at most `count` ranges of about equal weight. shift: moves their ends, in
+    shares of a range."""
     until = np.cumsum(weight) - weight / 2.0
     ranks = (np.arange(1, count) + shift) / count * weight.sum()
     inner = [end for end in np.unique(np.searchsorted(until, ranks)).tolist() if 0 < end < weight.size]
@@ -203,8 +204,8 @@ def equal_parts(weight: Float64, count: int, shift: float = 0.0) -> list[range]:
 
 
 class Answer(NamedTuple):
-    """One answer about an effect: sums of hessians, float64 [roots, groups]; A, float64 [roots, groups, cells]; y,
-    float64 [roots, groups]."""
+    """One answer about an effect: sums of hessians, float64 [roots, groups]; A, float64 [roots, groups,
+    cells]; y, float64 [roots, groups]."""
 
     hessian: Float64
     spread: Float64
@@ -215,9 +216,10 @@ class Answer(NamedTuple):
 class Effect:
     """The effect of one or two features on the margins.
 
-    cells: the groups of bins that have a value each, or none for a pair; rows: estimated relative numbers of rows
-    in the cells, float64 [cells]; are_counted: True if these are numbers of rows; prior: K; center: as in
-    `posterior`; value: float64 [roots, cells]; answers: oldest first; evidence: of all answers, at least 0."""
+    cells: the groups of bins that have a value each, or none for a pair; rows: estimated relative numbers of
+    rows in the cells, float64 [cells]; are_counted: True if these are numbers of rows; prior: K; center: as
+    in `posterior`; value: float64 [roots, cells]; answers: oldest first; evidence: of all answers, at least
+    0."""
 
     cells: list[Group]
     rows: Float64
@@ -229,8 +231,8 @@ class Effect:
     evidence: float = 0.0
 
     def learn(self, answer: Answer, variance: float, ratio: float, unit: float) -> Float64:
-        """Update the value, and return by how much it has moved. variance: of an answer's noise; ratio: variance
-        of a row's gradient, in units of its hessian; unit: of effects, in margins."""
+        """Update the value, and return by how much it has moved. variance: of an answer's noise; ratio:
+        variance of a row's gradient, in units of its hessian; unit: of effects, in margins."""
         self.answers.append(answer)
         count, sizes = len(self.answers), [each.y.shape[1] for each in self.answers]
         fading = np.repeat(FADE ** np.arange(count - 1, -1, -1), sizes)
@@ -259,12 +261,13 @@ CENTER, PAIR_CENTER = 0.4, 0.15
 MAX_MOVE = 2.0
 """Largest magnitude of a move of an effect in one round, in units of margins."""
 MAX_SIDE, CELL_SIGMAS = 10, 2.0
-"""Maximum number of groups of each feature of a pair; sum of hessians in a group's cell, in standard deviations."""
+"""Maximum number of groups of each feature of a pair; sum of hessians in a group's cell, in standard
+deviations."""
 
 
 class Release(NamedTuple):
-    """The groups of a round. splits: lead to the groups; further: lead from these to the cells; cells: of each
-    group; leaves, ends: nodes of the groups and of their cells, [roots, groups] and [roots, cells]."""
+    """The groups of a round. splits: lead to the groups; further: lead from these to the cells; cells: of
+    each group; leaves, ends: nodes of the groups and of their cells, [roots, groups] and [roots, cells]."""
 
     effect: Effect
     splits: Splits
@@ -280,8 +283,8 @@ class Effects:
     def __init__(
         self, terms: Terms, cut_points: CutPoints, rows: Sequence[Float64], hessian: Float64, total: float
     ) -> None:
-        """rows: estimated rows in each bin of the numeric features, as far as they were counted; hessian: mean
-        hessian of a row at the constant, by root; total: estimated number of rows."""
+        """rows: estimated rows in each bin of the numeric features, as far as they were counted; hessian:
+        mean hessian of a row at the constant, by root; total: estimated number of rows."""
         self._terms, self._cut_points, self._rows = terms, cut_points, rows
         self._hessian, self._total, bound = hessian, max(total, 1.0), terms.bound
         sigma = terms.plan.releases[TREES].sigma
@@ -383,8 +386,8 @@ class Effects:
         return groups
 
     def grown(self, release: Release, sums: Int64) -> Tree:
-        """Return the trees of a round from the noisy sums in its groups, int64 [roots, groups, 2]. The node of a
-        group keeps its sum of gradients as `gain`, and that of hessians as `cover`."""
+        """Return the trees of a round from the noisy sums in its groups, int64 [roots, groups, 2]. The node
+        of a group keeps its sum of gradients as `gain`, and that of hessians as `cover`."""
         bound, tree, every = self._terms.bound, Tree(), release.splits + release.further
         for _ in range(2 * len(every) + len(release.leaves)):
             tree.add_leaf(0.0, 0.0)
@@ -398,7 +401,8 @@ class Effects:
         return tree
 
     def _sharpened(self, release: Release, hessian: Float64) -> Float64:
-        """Average noisy sums of hessians with what the numbers of rows make one expect, where these are known."""
+        """Average noisy sums of hessians with what the numbers of rows make one expect, where these are
+        known."""
         known = hessian
         if release.effect.are_counted:
             rows = np.array([release.effect.rows[part].sum() for part in release.cells])

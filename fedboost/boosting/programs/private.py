@@ -286,9 +286,9 @@ def end_of(number: int, values: tuple[tuple[int, float], ...], splits: Splits = 
 def lay_noisy_cut_points(
     terms: Terms, bins: int
 ) -> Generator[Query, Int64, tuple[CutPoints, Sequence[Float64]]]:
-    """Choose at most `bins` bins within each numeric feature's declared range: evenly spaced, or at quantiles of
-    noisy row counts. Every feature gets a bin for missing values. Also returns the estimated rows in the bins of
-    each feature whose rows were counted."""
+    """Choose at most `bins` bins within each numeric feature's declared range: evenly spaced, or at quantiles
+    of noisy row counts. Every feature gets a bin for missing values. Also returns the estimated rows in the
+    bins of each feature whose rows were counted."""
     ranges, rows = [terms.columns.ranges[name] for name in terms.columns.numeric], list[Float64]()
     if terms.histograms.cut_points == "grid" and ranges:
         noisy = (yield RangeQuery(ROWS, len(ranges), FINE_PARTS)).reshape(len(ranges), FINE_PARTS)

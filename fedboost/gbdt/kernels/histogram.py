@@ -117,9 +117,10 @@ BELOW_ONE = 1.0 - 2.0**-40
 
 @loop
 def quantise_scaled(gradient, hessian, units, out):
-    """Like `quantise_bounded`, but for a gradient p - y with a label y of 0 or 1: multiplies each row's gradient
-    and hessian by a function of p, such that the norm of the two is 1 for one of the labels, and at most 1 for
-    the other one. Together they must be at most 1 in magnitude; gradient, hessian, units, out: as there."""
+    """Like `quantise_bounded`, but for a gradient p - y with a label y of 0 or 1: multiplies each row's
+    gradient and hessian by a function of p, such that the norm of the two is 1 for one of the labels, and at
+    most 1 for the other one. Together they must be at most 1 in magnitude; gradient, hessian, units, out: as
+    there."""
     for i in range(gradient.size):
         g = min(max(gradient[i], -1.0), 1.0)
         h = min(max(hessian[i], 0.0), 1.0)

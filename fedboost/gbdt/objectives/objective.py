@@ -146,7 +146,8 @@ class Bound:
     hessian is then multiplied by `weight`. sensitivity: largest Euclidean norm of a row's contributions over
     all outputs; start: prediction from which boosting starts; is_scaled: True if a row's gradient p - y and
     hessian are instead multiplied by 1 / sqrt(max(p, 1 - p)**2 + hessian**2), so that each row uses the whole
-    sensitivity. Rows with the same prediction have the same factor, so a Newton step of theirs is the same."""
+    sensitivity. Rows with the same prediction have the same factor, so a Newton step of theirs is the
+    same."""
 
     weight: float
     sensitivity: float
