@@ -89,8 +89,9 @@ def serve(listening):
                     os.kill(pid, signal.SIGKILL)
                 return
             if key.fileobj is listening:
-                call, _ = listening.accept()
-                pid = begin(call, at_first)
+                (call, _), pid = listening.accept(), None
+                with suppress(OSError):  # of a shim that was killed meanwhile
+                    pid = begin(call, at_first)
                 if pid is None:
                     call.close()
                     continue
@@ -111,7 +112,9 @@ def serve(listening):
 
 def hear(pid, call, ready):
     """Pass a signal on. A shim that is gone was killed, and so is its fork."""
-    numbers = call.recv(64)
+    numbers = b""
+    with suppress(ConnectionResetError):  # it was killed before it read the answer
+        numbers = call.recv(64)
     for number in numbers or (signal.SIGKILL,):
         os.kill(pid, number)
     if not numbers:
@@ -129,23 +132,30 @@ def tell(pid, call, ready):
 
 
 def begin(call, at_first):
-    """Answer a shim. Returns the process that does its work, or None if the shim must do it."""
+    """Answer a shim. Returns the process that does its work, or None if the shim must do it. Raises OSError
+    if the shim is gone."""
     ends = array.array("i")
-    head, sent, _, _ = call.recvmsg(SENT, socket.CMSG_SPACE(3 * ends.itemsize))
-    for _, _, numbers in sent:
-        ends.frombytes(numbers)
-    text = b""
-    while len(text) < int.from_bytes(head):
-        text += call.recv(1 << 16)
-    wanted = json.loads(text)
-    does = as_compared(wanted["environment"]) == at_first
-    call.sendall(b"y" if does else b"n")
-    pid = os.fork() if does else None
-    if pid == 0:
-        _exit_as(wanted, ends)
-    for end in ends:
-        os.close(end)
-    return pid
+    try:
+        head, sent, _, _ = call.recvmsg(SENT, socket.CMSG_SPACE(3 * ends.itemsize))
+        for _, _, numbers in sent:
+            ends.frombytes(numbers)
+        text = b""
+        while len(text) < int.from_bytes(head):
+            if not (more := call.recv(1 << 16)):
+                raise ConnectionResetError
+            text += more
+        if not text:
+            raise ConnectionResetError
+        wanted = json.loads(text)
+        does = as_compared(wanted["environment"]) == at_first
+        call.sendall(b"y" if does else b"n")
+        pid = os.fork() if does else None
+        if pid == 0:
+            _exit_as(wanted, ends)
+        return pid
+    finally:
+        for end in ends:  # those of the fork are its own
+            os.close(end)
 
 
 def _exit_as(wanted, ends):

@@ -12,6 +12,7 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signa
 
 def main():
     where, *arguments = sys.argv[1:]
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)  # until they can be passed on
     call = socket.socket(socket.AF_UNIX)
     try:
         call.connect(where)
@@ -26,10 +27,12 @@ def main():
         taken = False
     if not taken:
         call.close()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.execv(sys.executable, [sys.executable, "-m", "fedboost", *arguments])
     for number in PASSED_ON:
         if number not in ignored:
             signal.signal(number, lambda number, _: call.send(bytes([number])))
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     said = call.recv(2, socket.MSG_WAITALL)
     if len(said) < 2:
         os._exit(1)
