@@ -10,7 +10,6 @@ Rejects: unknown keys and values (suggesting the nearest known one), and combina
 supported."""
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -32,9 +31,8 @@ from fedboost.privacy.protections import PROTECTIONS, Protection
 from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
 from fedboost.terms.hiding import (
-    DEPTHS,
-    HIST_TREES,
     LOPSIDED,
+    NOISY_DEPTH,
     ROUNDS_A_FEATURE,
     ROUNDS_A_PAIR,
     Hiding,
@@ -178,18 +176,14 @@ class Terms(Flat):
         if self.task.counts_values:
             return plan_of_counts(noise, columns, self.objective.loss, honest, parties)
         counted = len(columns.numeric) if self.histograms.cut_points == "grid" else 0
-        times, norm = self.trees.rounds * self.max_turns_per_tree, 1.0
-        if noise.method == "hist":  # a row is in one pair per feature, and in the last pair of the answer
-            norm = math.sqrt(len(columns.features) + 1)
-        summed = len(columns.target_means)
-        return plan_of(noise, counted, (times, norm), self.bound.sensitivity, honest, parties, summed)
+        summed, sensitivity = len(columns.target_means), self.bound.sensitivity
+        return plan_of(noise, counted, self.trees.rounds, sensitivity, honest, parties, summed)
 
     @property
     def deepest(self) -> int:
         """Maximum number of splits above a leaf. With noise, a tree of one feature may be lopsided, as its
         groups have equally many rows rather than bins."""
-        is_additive = self.noise is not None and self.noise.method == "additive"
-        return self.trees.max_depth + LOPSIDED * is_additive
+        return self.trees.max_depth + LOPSIDED * (self.noise is not None)
 
     @property
     def pairs(self) -> int:
@@ -206,7 +200,7 @@ class Terms(Flat):
         deepest = self.max_leaves_per_round if self.trees.grow_policy == "lossguide" else self.trees.max_depth
         renewal = 0 if self.objective.loss.quantile is None else MAX_RENEWAL_QUERIES
         if self.noise is not None:
-            return self.trees.max_depth if self.noise.method == "hist" else 1
+            return 1
         return (2 * deepest - 1 if self.histograms.vote_top_k else deepest) + renewal
 
     @cached_property
@@ -388,9 +382,8 @@ class Terms(Flat):
         if noise is None or columns is None:
             return value
         features = len(columns.features)
-        additive = ROUNDS_A_FEATURE * features + ROUNDS_A_PAIR * noise.pairs_among(features)
-        rounds = HIST_TREES if noise.method == "hist" else additive
-        defaults = {"rounds": rounds, "max_depth": DEPTHS[noise.method]}
+        rounds = ROUNDS_A_FEATURE * features + ROUNDS_A_PAIR * noise.pairs_among(features)
+        defaults = {"rounds": rounds, "max_depth": NOISY_DEPTH}
         return value.replaced(**{key: defaults[key] for key in defaults.keys() - value.model_fields_set})
 
 
@@ -566,9 +559,7 @@ def _faults_of_noise(terms: Terms) -> Iterator[str]:
     fields = type(terms).file_keys()
     for name, value in terms.flat.items():
         if name not in _WITH_NOISE and value != fields[name].get_default(call_default_factory=True):
-            reason = "it is not supported for" if noise.method == "hist" else "it has no effect on"
-            why = _WHY_NOT.get(name, f"{reason} trees of noise.method {noise.method}")
-            yield f"{name} with noise: {why}; remove it"
+            yield f"{name} with noise: {_WHY_NOT.get(name, 'it would have no effect')}; remove it"
     for name in ("weight", "base_margin", "validation"):
         if getattr(terms.columns, name) is not None:
             yield f"columns.{name} with noise: a row's influence would be unlimited; remove it"

@@ -54,7 +54,7 @@ class Trees(Group):
         ge=1,
         le=MAX_ROUNDS,
         description="Number of boosting rounds. More rounds with a lower `learning_rate` often predict "
-        "better but take longer. With `noise`, the default is 4 per feature, or 10 for the method `hist`.",
+        "better but take longer. With `noise`, the default is 4 per feature and 2 per pair of features.",
     )
     max_depth: int = Field(
         default=6,

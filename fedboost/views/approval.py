@@ -506,10 +506,9 @@ def _model(terms: Terms) -> list[tuple[str, str]]:
 def _other_settings(terms: Terms) -> list[str]:
     """Return the settings without lines of their own that differ from their defaults."""
     changed = terms.model_dump(mode="json", exclude_defaults=True)
-    columns, noise = changed["columns"], changed.get("noise") or {}
+    columns = changed["columns"]
     others = {name: value for name, value in changed.items() if name not in IN_LINES}
     others |= {f"columns.{name}": columns[name] for name in ("ranges", "label_range") if name in columns}
-    others |= {f"noise.{name}": noise[name] for name in ("method",) if name in noise}
     return [f"{name} {printable(json.dumps(value, ensure_ascii=False))}" for name, value in others.items()]
 
 

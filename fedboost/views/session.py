@@ -157,7 +157,6 @@ def card_blocks(report: PrivacyCard) -> Sequence[Block]:
         "adjacency": report.adjacency,
         "holds against": report.against,
         "noise": f"{report.noise}, {report.placement}; the noise of {parties} is enough",
-        "trees": report.method,
         "epsilon of all releases": f"{report.epsilon_spent:.6g} (mu squared {report.cost:.6g})",
         "epsilon by zCDP": f"{report.zcdp_epsilon:.6g}, a looser bound that holds for discrete noise",
         "parties in every sum": ", ".join(map(one_line, report.roster)) or "not named",
@@ -195,7 +194,6 @@ def plan(result: Plan) -> Document:
         )
         for each in result.releases
     ]
-    hist = "With method hist, each leaf depends on several noisy cells and is less certain than stated here."
     return Document(
         "Privacy plan",
         "",
@@ -205,7 +203,7 @@ def plan(result: Plan) -> Document:
                 f"{parties}, {report.placement} noise; the noise of {report.honest} is enough.",
                 more=[f"The guarantee holds against {report.against}."],
             ),
-            Items([*map(_outlook, result.outlooks), *([hist] if report.method == "hist" else [])]),
+            Items([*map(_outlook, result.outlooks)]),
             Table(
                 "What is released",
                 ["what", "times", "noise", "unit", "share of cost"],

@@ -92,8 +92,8 @@ SETTINGS = {
         **{"protection": "paillier", "keyholder": "west", "keyholder_rows": False, "parties": FOUR},
     },
     "noise": columns({"noise": NOISE}, ranges=RANGES),
-    "noise, histograms": columns(
-        {"noise": {**NOISE, "method": "hist", "placement": "local"}, "cut_points": "even"}, ranges=RANGES
+    "noise, even cut points": columns(
+        {"noise": {**NOISE, "placement": "local"}, "cut_points": "even"}, ranges=RANGES
     ),
     "noise, central": columns({"noise": {**NOISE, "placement": "central"}}, ranges=RANGES),
     "noise on numbers": columns(
@@ -159,7 +159,7 @@ GOLDEN = {
     "paillier": "06733f86d8f95f97",
     "paillier, a key holder without rows": "b23bf1a314d7373d",
     "noise": "cbd6ded21b06dbbe",
-    "noise, histograms": "d03545ca6d3bba80",
+    "noise, even cut points": "d03545ca6d3bba80",
     "noise, central": "1c92b12a381fcc9d",
     "noise on numbers": "cbf9b143bd4ef959",
     "target means": "da9bf99cf454c8e8",

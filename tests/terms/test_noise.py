@@ -26,8 +26,8 @@ def test_noise_has_its_own_defaults():
         ({"noise": {"epsilon": True, "delta": 1e-6}}, "noise.epsilon: expected a number, got True"),
         ({"noise": 1.0}, r"noise: expected a table, \{ key = value \}, got 1.0"),
         (
-            {"noise": {"epsilon": 1.0, "delta": 1e-6, "method": "hist"}, "monotone_constraints": {"a": 1}},
-            "monotone_constraints with noise: it is not supported for trees of noise.method hist; remove it",
+            {"noise": {"epsilon": 1.0, "delta": 1e-6}, "monotone_constraints": {"a": 1}},
+            "monotone_constraints with noise: it would have no effect; remove it",
         ),
         ({"noise": {"epsilon": 0.0, "delta": 1e-6}}, "noise.epsilon"),
         ({"noise": {"epsilon": 100.0, "delta": 1e-6}}, "noise.epsilon"),

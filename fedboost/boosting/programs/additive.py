@@ -1,4 +1,4 @@
-"""Additive effects of features, and of pairs of features, from noisy sums (`noise.method = "additive"`).
+"""Additive effects of features, and of pairs of features, from noisy sums.
 
 Each round releases noisy sums of gradients and hessians by groups of one feature's bins. A row is in one
 group, so it changes the release by at most its own bound. From an answer (G, H) and the effect v that the

@@ -30,7 +30,7 @@ from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.protocol.contracts import Bound, Only
 from fedboost.terms.columns import MAX_CLASSES
-from fedboost.terms.hiding import CUT_POINTS, METHODS, ROWS, SUMMARY
+from fedboost.terms.hiding import CUT_POINTS, ROWS, SUMMARY
 from fedboost.terms.reading import MAX_FEATURES
 from fedboost.terms.session import TRAINING
 from fedboost.terms.tasks import gridded
@@ -179,8 +179,7 @@ class RangeQuery(Counted, BaseQuery):
 
     description = "how many rows lie in each part of a range"
     tasks = TRAINING | {"describe"}
-    needs_noise = True
-    suits = METHODS
+    with_noise = (True,)
     released = CUT_POINTS
 
     rows: Rows
@@ -297,7 +296,7 @@ class SummaryQuery(Stateless, BaseQuery):
     description = "row counts: total, missing, by level"
     only_turn = 1
     tasks = frozenset({"describe"})
-    suits = METHODS
+    with_noise = (False, True)
     released = SUMMARY
 
     numeric: Features
