@@ -69,7 +69,7 @@ class Terms(Flat):
         *("lambdarank_pair_method", "lambdarank_num_pair_per_sample", "lambdarank_normalization"),
         *("lambdarank_score_normalization", "ndcg_exp_gain", "aft_loss_distribution"),
         *("aft_loss_distribution_scale", "eval_metric", "party_metrics", "validation_fraction"),
-        *("early_stopping_rounds", "xgb_model", "cut_points", "gradient_bits", "protection", "keyholder"),
+        *("early_stopping_rounds", "xgb_model", "gradient_bits", "protection", "keyholder"),
         *("keyholder_rows", "key_bits", "colluding", "allow_two_parties", "on_loss", "turn_timeout"),
         *("rejoin_timeout", "quorum", "vote_top_k", "noise", "program"),
     )
@@ -175,9 +175,8 @@ class Terms(Flat):
         honest, parties = max(self.honest, 1), max(len(self.holders), 1)
         if self.task.counts_values:
             return plan_of_counts(noise, columns, self.objective.loss, honest, parties)
-        counted = len(columns.numeric) if self.histograms.cut_points == "grid" else 0
         summed, sensitivity = len(columns.target_means), self.bound.sensitivity
-        return plan_of(noise, counted, self.trees.rounds, sensitivity, honest, parties, summed)
+        return plan_of(noise, len(columns.numeric), self.trees.rounds, sensitivity, honest, parties, summed)
 
     @property
     def deepest(self) -> int:
@@ -536,7 +535,7 @@ _WITH_NOISE = {
     *("columns", "parties", "objective", "num_class", "rounds", "max_depth", "learning_rate", "reg_lambda"),
     *("max_bin", "seed", "base_score", "protection", "colluding", "allow_two_parties", "on_loss"),
     *("keyholder", "keyholder_rows", "key_bits"),
-    *("turn_timeout", "rejoin_timeout", "quorum", "noise", "program", "cut_points", "min_count"),
+    *("turn_timeout", "rejoin_timeout", "quorum", "noise", "program", "min_count"),
 }
 """Keys that may be set with noise."""
 _WHY_NOT = {
@@ -553,8 +552,6 @@ def _faults_of_noise(terms: Terms) -> Iterator[str]:
     setting that noise requires."""
     noise = terms.noise
     if noise is None:
-        if terms.histograms.cut_points == "even":
-            yield 'cut_points = "even" needs noise: set cut_points = "grid"'
         return
     fields = type(terms).file_keys()
     for name, value in terms.flat.items():

@@ -184,11 +184,6 @@ class Histograms(Group):
         description="Maximum number of bins of a numeric feature. Lower it to send fewer bytes: 64 bins "
         "take a quarter of the bytes of 256.",
     )
-    cut_points: Literal["grid", "even"] = Field(
-        default="grid",
-        description="How cut points of numeric features are found. `grid`: rows are counted in three to "
-        "five turns. `even`, only with `noise`: bins have equal width.",
-    )
     gradient_bits: int | None = Field(
         default=None,
         ge=8,

@@ -277,7 +277,7 @@ def _origin(origin: ModelOrigin) -> Lines:
 
 IN_LINES = {
     *("columns", "parties", "objective", "objective_package", "rounds", "max_depth", "min_child_weight"),
-    *("max_bin", "cut_points", "num_class", "vote_top_k", "eval_metric", "party_metrics", "xgb_model"),
+    *("max_bin", "num_class", "vote_top_k", "eval_metric", "party_metrics", "xgb_model"),
     *("validation_fraction", "protection", "keyholder", "noise", "program", "label_holder", "blocks"),
     *("rows", "min_common_rows", "max_ids", "repeated_ids", "id_form", "model"),
     *("predict_with", "predict_rows", "min_count", "candidates", "subgroups", "threshold", "reference"),
@@ -488,7 +488,6 @@ def _model(terms: Terms) -> list[tuple[str, str]]:
     settings = [
         f"min_child_weight {terms.trees.min_child_weight:g}",
         f"max_bin {terms.histograms.max_bin}",
-        f"cut_points {terms.histograms.cut_points}",
     ]
     if terms.draws.draws_for_trees:
         drawn = terms.draws

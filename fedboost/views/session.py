@@ -220,10 +220,11 @@ def plan(result: Plan) -> Document:
 
 
 def _outlook(outlook: Outlook) -> str:
-    """Return a sentence about the certainty of leaf values for one number of rows."""
+    """Return a sentence about the certainty of values for one number of rows."""
     return (
-        f"With {outlook.rows:,} rows, a leaf has {outlook.leaf_rows:,.0f} rows on average, and its value "
-        f"is as certain as with {outlook.worth:,.0f} rows and no noise: {_verdict(outlook)}."
+        f"With {outlook.rows:,} rows, a group of bins has {outlook.leaf_rows:,.0f} rows on average, and "
+        f"after one round its value is as certain as with {outlook.worth:,.0f} rows and no noise: "
+        f"{_verdict(outlook)}."
     )
 
 
@@ -235,4 +236,4 @@ def _verdict(outlook: Outlook) -> str:
         return "noise and chance have about the same effect"
     if ratio <= 10.0:
         return "noise outweighs chance in a single tree; only what many trees agree on is learned"
-    return "noise drowns a single leaf; raise epsilon, or train on more rows"
+    return "noise drowns a single answer; raise epsilon, or train on more rows"

@@ -6,7 +6,7 @@ sum, the smaller the leaf step. Sums are never rejected as inconsistent, since n
 Privacy budget. `Terms.plan` (`terms.hiding.plan_of`) fixes the noise of each kind of release before the first
 query. The programs below send at most as many queries as the plan contains:
 
-- CUT_POINTS: one RangeQuery, if there are numeric features and cut_points is "grid"; 6% of the total cost.
+- CUT_POINTS: one RangeQuery, if there are numeric features; 6% of the total cost.
 - LEVELS: one LevelSumsQuery, if there are target means; half of the total cost.
 - START and TREES: one StartQuery, and one SumsQuery per round. The rest of the cost is divided equally among
   these queries.
@@ -172,25 +172,15 @@ def end_of(number: int, values: tuple[tuple[int, float], ...], splits: Splits = 
 def lay_noisy_cut_points(
     terms: Terms, bins: int
 ) -> Generator[Query, Int64, tuple[CutPoints, Sequence[Float64]]]:
-    """Choose at most `bins` bins within each numeric feature's declared range: evenly spaced, or at quantiles
-    of noisy row counts. Every feature gets a bin for missing values. Also returns the estimated rows in the
-    bins of each feature whose rows were counted."""
-    ranges, rows = [terms.columns.ranges[name] for name in terms.columns.numeric], list[Float64]()
-    if terms.histograms.cut_points == "grid" and ranges:
+    """Choose at most `bins` bins within each numeric feature's declared range, at quantiles of noisy row
+    counts. Every feature gets a bin for missing values. Also returns the estimated rows in the bins."""
+    ranges, found = [terms.columns.ranges[name] for name in terms.columns.numeric], []
+    if ranges:
         noisy = (yield RangeQuery(ROWS, len(ranges), FINE_PARTS)).reshape(len(ranges), FINE_PARTS)
         sigma = terms.plan.releases[CUT_POINTS].sigma
-        found = [
-            cuts_of(shrunken(counts, sigma), own, bins) for counts, own in zip(noisy, ranges, strict=True)
-        ]
-        cuts, rows = tuple(own for own, _ in found), [own for _, own in found]
-    else:
-        cuts = tuple(even_cuts(declared, bins) for declared in ranges)
-    return CutPoints.of(cuts, (True,) * len(cuts)).with_categories(terms.columns.category_counts), rows
-
-
-def even_cuts(declared: tuple[float, float], bins: int) -> Float32:
-    """Return the cut points between bins of equal width."""
-    return np.unique(np.linspace(*declared, bins + 1)[1:-1].astype(np.float32))
+        found = [cuts_of(shrunken(own, sigma), each, bins) for own, each in zip(noisy, ranges, strict=True)]
+    cut_points = CutPoints.of(tuple(cuts for cuts, _ in found), (True,) * len(found))
+    return cut_points.with_categories(terms.columns.category_counts), [rows for _, rows in found]
 
 
 def base_score(terms: Terms, total: Int64) -> float:

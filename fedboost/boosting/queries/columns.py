@@ -90,8 +90,7 @@ class QuantileQuery(Counted, BaseQuery):
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
-        asked = terms.histograms.cut_points == "grid" and terms.noise is None and not terms.hides_columns
-        return MAX_REFINEMENTS * asked
+        return MAX_REFINEMENTS * (terms.noise is None and not terms.hides_columns)
 
     def check_terms(self, terms: Terms) -> None:
         if terms.hides_columns:
@@ -198,7 +197,7 @@ class RangeQuery(Counted, BaseQuery):
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
-        return int(terms.histograms.cut_points == "grid" and terms.noise is not None)
+        return int(terms.noise is not None)
 
     def check_terms(self, terms: Terms) -> None:
         numeric = len(terms.columns.numeric)
@@ -206,7 +205,7 @@ class RangeQuery(Counted, BaseQuery):
             raise Refused(
                 "query-ranges", f"the terms do not allow a query for {self.divisions} parts of a range"
             )
-        if terms.histograms.cut_points != "grid" or self.features != numeric:
+        if self.features != numeric:
             raise Refused(
                 "query-ranges",
                 f"the number of ranges in the query ({self.features}) differs from the number of ranges in "

@@ -61,8 +61,8 @@ def test_equal_parts_cover_each_cell_once():
     draw = np.random.default_rng(3)
     for _ in range(200):
         weight = draw.exponential(1.0, int(draw.integers(1, 70))) ** 3
-        count, shift = int(draw.integers(1, 70)), float(draw.uniform(-0.5, 0.5))
-        parts = additive.equal_parts(weight, count, shift)
+        count = int(draw.integers(1, 70))
+        parts = additive.equal_parts(weight, count)
         assert [cell for part in parts for cell in part] == [*range(weight.size)]
         assert 1 <= len(parts) <= count
         assert all(len(part) for part in parts)
