@@ -147,7 +147,7 @@ SECTIONS = {
     ),
     "estimates": Section(
         "Estimates",
-        "12 trainings: bytes within {~Bytes within [\\d.]+ times \\(([\\d.]+)\\)} times, "
+        "15 trainings: bytes within {~Bytes within [\\d.]+ times \\(([\\d.]+)\\)} times, "
         "seconds within {~Seconds within [\\d.]+ times \\(([\\d.]+)\\)}",
     ),
     "holders": Section(

@@ -61,7 +61,7 @@ class Trees(Group):
         ge=1,
         le=MAX_DEPTH,
         description="Maximum depth of a tree. Each additional level may double the bytes sent. Lower it for "
-        "small tables. With `noise`, the default is 3.",
+        "small tables. With `noise`, the default is 7.",
     )
     learning_rate: Share = Field(
         default=0.3,

@@ -376,7 +376,7 @@ def check_growing(
         raise PeerError("query-order", f"tree {tree}: votes and histograms must alternate")
 
 
-# ---- The query about a tree of random structure: sums of its leaves, with noise -------------------------
+# ---- The query about an effect: sums over groups of rows, with noise ------------------------------------
 
 
 @dataclass(frozen=True)
