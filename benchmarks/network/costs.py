@@ -23,7 +23,9 @@ def session_counts(case: Case, layout: str = ROWS) -> dict[str, float]:
 def simulated(case: Case, layout: str = ROWS, constants: Mapping[str, float] = CONSTANTS) -> float:
     """Seconds of a round with all parties and the aggregator in one thread (`fb.simulate`)."""
     parties = parties_seconds(case, layout, constants) + load_of(case, layout).encryption
-    return parties + total(session_counts(case, layout), constants) + EFFECT_SECONDS * (case.groups_of_bins > 0)
+    return (
+        parties + total(session_counts(case, layout), constants) + EFFECT_SECONDS * (case.groups_of_bins > 0)
+    )
 
 
 def fit(counts: Sequence[Mapping[str, float]], seconds: Sequence[float]) -> dict[str, float]:

@@ -2,13 +2,13 @@
 
     python benchmarks/network/estimates.py [--runs FILE]
 
-Makes 15 trainings, of 20 rounds unless they have noise, and compares each with the formulas for its terms and rows: bytes that a
-party sends in the whole training (mean of the parties), and seconds of a tree. `simulate`: all parties in one
-process with one thread; mean CPU seconds of the trees after the second. `processes`: parties and an
-aggregator over gRPC on loopback with keys; median wall seconds of the trees after the second, the least of
-three trainings, because other users of the machine delay processes. Rows are dense float32, and labels
-follow a linear function, or products of few features. Also times the command itself: the least wall seconds
-of three calls, for each training's terms and for 50,000 features.
+Makes 15 trainings, of 20 rounds unless they have noise, and compares each with the formulas for its terms and
+rows: bytes that a party sends in the whole training (mean of the parties), and seconds of a tree. `simulate`:
+all parties in one process with one thread; mean CPU seconds of the trees after the second. `processes`:
+parties and an aggregator over gRPC on loopback with keys; median wall seconds of the trees after the second,
+the least of three trainings, because other users of the machine delay processes. Rows are dense float32, and
+labels follow a linear function, or products of few features. Also times the command itself: the least wall
+seconds of three calls, for each training's terms and for 50,000 features.
 
 --runs takes the trainings that an earlier --json FILE has, and measures the others.
 
@@ -124,7 +124,7 @@ def prepared(one: Training) -> tuple[fb.Terms, dict[str, pa.Table]]:
     if one.epsilon:
         noise = {"epsilon": one.epsilon, "delta": 1e-6}
         settings = {"parties": one.names, "protection": one.protection, "noise": noise}
-        schema["ranges"] = {name: (-4, 4) for name in columns}
+        schema["ranges"] = dict.fromkeys(columns, (-4, 4))
     if one.layout != estimate.COLUMNS:
         terms = fb.Terms.read({"columns": schema, **settings})
         return terms, dict(zip(one.names, equal_parts(table, one.parties), strict=True))

@@ -118,9 +118,7 @@ class Case:
         is_squared = name.startswith(("reg:", "count:")) and name != "reg:logistic"
         same = ("max_depth", "rounds", "learning_rate", "min_child_weight")
         if terms.noise is not None:
-            from fedboost.results.privacy import Outlook
-
-            groups = rows / Outlook.of(terms, int(rows)).leaf_rows
+            groups = terms.groups_of_bins(rows)
             side = min(math.isqrt(int(2 * groups)), SIDE)
             levels = sum(map(len, columns.categorical.values())) + len(columns.features)
             of_features = 4 * (levels + groups * (len(columns.features) - len(columns.categorical)))

@@ -12,12 +12,10 @@ from fedboost.results.base import Part
 from fedboost.terms.hiding import (
     CUT_POINTS,
     LEVELS,
-    MAX_NOISY_BINS,
     START,
     SUMMARY,
     TREES,
     Release,
-    groups_of,
 )
 from fedboost.terms.terms import Terms
 
@@ -169,8 +167,7 @@ class Outlook(Part):
         distributed evenly over their range."""
         spread, hessian = terms.objective.loss.typical_row(terms.bound)
         sigma = terms.plan.releases[TREES].sigma
-        leaves = min(groups_of(rows * hessian, terms.bound.hessian(sigma)), MAX_NOISY_BINS)
-        leaf_rows = rows / leaves
+        leaf_rows = rows / terms.groups_of_bins(rows)
         by_noise = terms.bound.gradient(sigma) / (leaf_rows * hessian)
         by_chance = spread / (math.sqrt(leaf_rows) * hessian)
         return cls(

@@ -32,12 +32,15 @@ from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
 from fedboost.terms.hiding import (
     LOPSIDED,
+    MAX_NOISY_BINS,
     NOISY_DEPTH,
     ROUNDS_A_FEATURE,
     ROUNDS_A_PAIR,
+    TREES,
     Hiding,
     Noise,
     Plan,
+    groups_of,
     plan_of,
     plan_of_counts,
 )
@@ -177,6 +180,12 @@ class Terms(Flat):
             return plan_of_counts(noise, columns, self.objective.loss, honest, parties)
         summed, sensitivity = len(columns.target_means), self.bound.sensitivity
         return plan_of(noise, len(columns.numeric), self.trees.rounds, sensitivity, honest, parties, summed)
+
+    def groups_of_bins(self, rows: float) -> int:
+        """Return into how many groups the bins of a numeric feature are joined with noise, if there are this
+        many rows and predictions are undecided."""
+        hessian, sigma = self.objective.loss.typical_row(self.bound)[1], self.plan.releases[TREES].sigma
+        return min(groups_of(rows * hessian, self.bound.hessian(sigma)), MAX_NOISY_BINS)
 
     @property
     def deepest(self) -> int:
