@@ -15,6 +15,7 @@ from fedboost.boosting.programs import private
 from fedboost.boosting.queries.columns import QuantileQuery, RangeQuery
 from fedboost.boosting.queries.labels import RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, SumsQuery
+from fedboost.boosting.state import structure
 from fedboost.errors import PeerError, Refused
 from fedboost.gbdt.cut_points import FINE_PARTS, Grids
 from fedboost.holders.whole_rows import HorizontalHolder
@@ -36,6 +37,8 @@ def test_masked_shares_of_three_parties_learn_as_well():
     assert session.phase == "done", session.error
     assert roc_auc_score(y, session.booster.predict(X)) > 0.8
     assert len(session.booster.trees) == 5 + 10  # one per feature and one per pair
+    signed = {attest.structure for attest in session.attestations.values()}
+    assert signed == {structure(session.booster.constant, session.booster.trees)}
     assert all(not row.metrics for row in session.history)
 
 
