@@ -261,7 +261,7 @@ class Release:
         return self.sensitivity**2 / (self.share**2 * self.honest)
 
 
-CUT_POINTS, START, TREES = "counts behind the cut points", "sums of all rows", "sums of a tree"
+CUT_POINTS, START, TREES = "counts behind the cut points", "sums of all rows", "sums by groups of rows"
 SUMMARY = "counts of missing values, levels and labels"
 LEVELS = "sums of labels by level"
 

@@ -514,10 +514,9 @@ def _other_settings(terms: Terms) -> list[str]:
 def _noise(terms: Terms) -> list[tuple[str, str]]:
     if terms.noise is None:
         return [("noise", "none: the model, and sums over few rows, reveal something about these rows")]
-    noise, releases = terms.noise, sum(release.times for release in terms.plan.releases.values())
-    strength = (
-        f"epsilon {noise.epsilon:g} at delta {noise.delta:g} for every single row, over {releases} sums"
-    )
+    noise, releases = terms.noise, terms.plan.releases.values()
+    sums = listed([f"{release.what} ({counted(release.times, 'time')})" for release in releases])
+    strength = f"epsilon {noise.epsilon:g} at delta {noise.delta:g} for every single row, over all of: {sums}"
     if noise.placement == "central":
         return [("noise", f"{strength}; central: THE AGGREGATOR SEES EXACT SUMS and adds the noise later")]
     return [("noise", f"{strength}; {noise.placement}: added at this site, before anything leaves it")]
