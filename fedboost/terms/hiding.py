@@ -184,13 +184,15 @@ them, and for `hist`, where each has noise of its own."""
 MIN_GROUPS, GROUP_SIGMAS = 3, 4.0
 """Least number of groups of a numeric feature whose rows `additive` sums together, and the sum of hessians in
 one, in standard deviations of its noise. Bins with more are not joined."""
+MAX_GROUPS = 1 << 16
+"""Maximum number of groups, far above that of bins: a party can report any sum of hessians."""
 PAIRS, PAIRS_OF_LITTLE_NOISE, LITTLE_NOISE = 10, 20, 4.0
 """Default number of pairs of features, and that from this epsilon on."""
 
 
 def groups_of(hessian: float, sigma: float) -> int:
     """Return into how many groups `additive` divides rows with this sum of hessians. sigma: of its noise."""
-    return max(int(max(hessian, 0.0) / (GROUP_SIGMAS * sigma)), MIN_GROUPS)
+    return int(min(max(hessian / (GROUP_SIGMAS * sigma), MIN_GROUPS), MAX_GROUPS))
 
 
 Placement = Literal["distributed", "local", "central"]
