@@ -188,7 +188,7 @@ PAIRS, PAIRS_OF_LITTLE_NOISE, LITTLE_NOISE = 10, 20, 4.0
 
 def groups_of(hessian: float, sigma: float) -> int:
     """Return into how many groups a feature divides rows with this sum of hessians. sigma: of its noise."""
-    return max(int(max(hessian, 0.0) / (GROUP_SIGMAS * sigma)), MIN_GROUPS)
+    return int(min(max(hessian / (GROUP_SIGMAS * sigma), MIN_GROUPS), MAX_NOISY_BINS))
 
 
 Placement = Literal["distributed", "local", "central"]

@@ -56,7 +56,8 @@ def shrunken(counts: Int64, sigma: float) -> Float64:
         share, times = _shares(own, size_of := estimate.size), nodes // size_of
         above = np.repeat(sums.reshape(size_of, times).sum(axis=1), times)
         difference, noise = sums - share * above, sigma**2 * own * (1.0 - share)
-        kept = max(0.0, 1.0 - noise.sum() / max((difference * difference).sum(), 1e-300))
+        power = (difference * difference).sum()
+        kept = max(0.0, 1.0 - noise.sum() / power) if power else 0.0
         estimate = share * np.repeat(estimate, times) + kept * difference
     assert estimate.size == size
     found: Float64 = np.where(alone, counts, np.maximum(estimate, 0.0))

@@ -38,6 +38,11 @@ def test_noise_alone_is_spread_evenly():
     assert np.unique(np.round(found, 9)).size < FINE_PARTS // 2
 
 
+def test_counts_of_no_rows_stay_0():
+    with np.errstate(all="raise"):
+        assert not additive.shrunken(np.zeros(FINE_PARTS, np.int64), 1e6).any()
+
+
 @pytest.mark.parametrize("bins", [1, 2, 7, 64])
 def test_a_heavy_value_is_a_bin_of_its_own_and_the_others_are_even(bins):
     rows = np.ones(FINE_PARTS)

@@ -15,7 +15,7 @@ from fedboost.boosting.programs import private
 from fedboost.boosting.queries.columns import QuantileQuery, RangeQuery
 from fedboost.boosting.queries.labels import RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, SumsQuery
-from fedboost.boosting.state import structure
+from fedboost.boosting.state import INITIAL_STATE, structure
 from fedboost.errors import PeerError, Refused
 from fedboost.gbdt.cut_points import FINE_PARTS, Grids
 from fedboost.holders.whole_rows import HorizontalHolder
@@ -182,6 +182,29 @@ def test_a_training_that_goes_on_from_its_trees_asks_and_learns_the_same(known):
     asked_for, again = played(terms, [answer for _, answer in left], grown[:known])
     assert asked_for == [digest for digest, _ in left]
     assert again == booster
+
+
+@pytest.mark.parametrize("size", [0, 1 << 30, 1 << 60])
+@pytest.mark.parametrize("sign", [-1, 0, 1])
+def test_any_sums_lead_to_questions_that_are_allowed(size, sign):
+    """A party can report any integers. Without a limit on groups, sums of 2**60 filled the memory."""
+    X, _ = data(rows=10)
+    terms, draw = terms_of(X, 1, levels=(3, 60), ranges=RANGES, rounds=24, **LOCAL), np.random.default_rng(0)
+    program, state = private.train(terms, []), INITIAL_STATE
+    query = next(program)
+    while True:
+        query.check(terms)
+        query.check_order(terms, state)
+        if query.of_tree or query.ends_tree:
+            state.check_next(terms, query)
+        state = state.after(query)
+        sums = draw.integers(-size, size + 1, query.cells)
+        try:
+            query = program.send(np.abs(sums) * sign if sign else sums)
+        except StopIteration as end:
+            model = end.value
+            break
+    assert all(np.isfinite(tree.value + tree.cover).all() for tree in model.trees)
 
 
 def features_of(tree):
