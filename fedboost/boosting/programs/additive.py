@@ -111,7 +111,7 @@ ALONE = 0.1
 
 
 def posterior(
-    spread: Float64, y: Float64, variance: Float64, prior: Float64, center: float, unit: float
+    spread: Float64, y: Float64, variance: Float64, factor: Float64, center: float, unit: float
 ) -> tuple[Float64, float]:
     """Return the posterior mean of an effect, float64 [cells], and the logarithm of the evidence for it,
     beyond that for no effect.
@@ -120,20 +120,20 @@ def posterior(
         spread: A, float64 [answers, cells].
         y: the answers, float64 [answers].
         variance: variance of the noise of each answer.
-        prior: K, float64 [cells, cells].
+        factor: Cholesky factor of K, float64 [cells, cells].
         center: most likely tau before the answers, in units of `unit`.
         unit: unit of effects, in margins."""
     scale = 1.0 / np.sqrt(variance)
-    known = scale[:, None] * spread
-    values, vectors = np.linalg.eigh(known @ prior @ known.T)
-    parts, squares = vectors.T @ (scale * y), (unit * TAUS[:, None]) ** 2
-    ratio = 1.0 + np.maximum(values, 0.0) * squares  # [taus, answers]
-    likely = 0.5 * (parts * parts * (1.0 - 1.0 / ratio) - np.log(ratio)).sum(axis=1)
+    known = scale[:, None] * spread @ factor
+    values, vectors = np.linalg.eigh(known.T @ known)
+    parts, squares = vectors.T @ (known.T @ (scale * y)), (unit * TAUS[:, None]) ** 2
+    ratio = 1.0 + np.maximum(values, 0.0) * squares  # [taus, cells]
+    likely = 0.5 * (parts * parts * squares / ratio - np.log(ratio)).sum(axis=1)
     before = np.exp(-0.5 * (np.log(TAUS / center) / PRIOR_WIDTH) ** 2)
     weight = np.exp(likely - likely.max()) * before
     mean = (weight[:, None] / weight.sum() * squares / ratio).sum(axis=0) * parts
     evidence = float(likely.max() + np.log(weight.sum() / before.sum()))
-    return prior @ (known.T @ (vectors @ mean)), evidence
+    return factor @ (vectors @ mean), evidence
 
 
 def alike(cells: int, reach: float) -> Float64:
@@ -217,12 +217,12 @@ class Effect:
     """The effect of one or two features on the margins.
 
     cells: the groups of bins that have a value each, or none for a pair; rows: estimated relative numbers of
-    rows in the cells, float64 [cells]; prior: K; center: as in `posterior`; value: float64 [roots, cells];
+    rows in the cells, float64 [cells]; factor, center: as in `posterior`; value: float64 [roots, cells];
     answers: oldest first; evidence: of all answers, at least 0."""
 
     cells: list[Group]
     rows: Float64
-    prior: Float64
+    factor: Float64
     center: float
     value: Float64
     answers: list[Answer] = field(default_factory=list)
@@ -246,7 +246,7 @@ class Effect:
                 # the same rows answer each time: what their labels add by chance does not average out.
                 away = value - spread @ mean / hessian
                 noise = (variances[0] + variances[1] * away**2) / fading + count * ratio * hessian
-                mean, known = posterior(spread, y, noise, self.prior, self.center, unit)
+                mean, known = posterior(spread, y, noise, self.factor, self.center, unit)
             moved[root] = np.clip(mean - before, -MAX_MOVE * unit, MAX_MOVE * unit).astype(np.float32)
             evidence += known
         self.value += moved
@@ -318,7 +318,8 @@ class Effects:
 
     def _effect(self, cells: list[Group], rows: Float64 | None, prior: Float64, center: float) -> Effect:
         value = np.zeros((len(self._terms.roots), len(prior)))
-        return Effect(cells, np.ones(len(prior)) if rows is None else rows, prior, center, value)
+        rows = np.ones(len(prior)) if rows is None else rows
+        return Effect(cells, rows, np.linalg.cholesky(prior).astype(np.float64), center, value)
 
     def release(self, number: int) -> Release:
         """Choose the groups of a round."""

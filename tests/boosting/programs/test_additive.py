@@ -87,7 +87,7 @@ def test_the_posterior_mean_is_that_of_the_textbook():
         before = np.exp(-0.5 * (np.log(additive.TAUS / 0.4) / additive.PRIOR_WIDTH) ** 2)
         weight = before * np.exp(likely)
         nothing = -0.5 * (np.log(variance).sum() + (y * y / variance).sum())
-        mean, evidence = additive.posterior(spread, y, variance, prior, 0.4, 2.0)
+        mean, evidence = additive.posterior(spread, y, variance, np.linalg.cholesky(prior), 0.4, 2.0)
         assert mean == pytest.approx(np.average(means, axis=0, weights=weight), rel=1e-6, abs=1e-9)
         assert evidence == pytest.approx(np.log(weight.sum() / before.sum()) - nothing, rel=1e-6, abs=1e-9)
 
