@@ -273,6 +273,7 @@ class Release:
 CUT_POINTS, START, TREES = "counts behind the cut points", "sums of all rows", "sums of a tree"
 SUMMARY = "counts of missing values, levels and labels"
 LEVELS = "sums of labels by level"
+SCORES, BINS = "counts of rows by prediction and label", "counts of rows by bin of columns and score"
 
 
 @dataclass(frozen=True)
@@ -330,6 +331,12 @@ def _release(what: str, times: int, sensitivity: float, cost: float, shares: tup
     """Return the releases of one kind. The noise is rounded up, so that each release costs at most `cost`."""
     share = math.ceil(sensitivity / math.sqrt(cost * shares[0]))
     return Release(what, times, sensitivity, share, *shares)
+
+
+def plan_of_cells(what: str, cells: int, noise: Noise, honest: int, parties: int) -> Plan:
+    """Plan a session with one release of counts. cells: number of cells in which a row is counted."""
+    cost = accounting.mu_of(noise.epsilon, noise.delta) ** 2
+    return Plan({what: _release(what, 1, math.sqrt(cells), cost, _shares(noise, honest, parties))})
 
 
 def plan_of_counts(noise: Noise, columns: Schema, loss: Objective, honest: int, parties: int) -> Plan:

@@ -22,7 +22,7 @@ from fedboost.errors import ConfigError
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS
-from fedboost.gbdt.metrics import OF_PARTY, OF_TRIAL, TRAIN, VALIDATION
+from fedboost.gbdt.metrics import COUNTED, OF_PARTY, OF_TRIAL, TRAIN, VALIDATION, is_counted, is_metric
 from fedboost.gbdt.objectives import objective as sensitivity
 from fedboost.gbdt.objectives.objective import MAX_LABEL, LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES
@@ -32,15 +32,18 @@ from fedboost.privacy.protections import PROTECTIONS, Protection
 from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
 from fedboost.terms.hiding import (
+    BINS,
     DEPTHS,
     HIST_TREES,
     LOPSIDED,
     ROUNDS_A_FEATURE,
     ROUNDS_A_PAIR,
+    SCORES,
     Hiding,
     Noise,
     Plan,
     plan_of,
+    plan_of_cells,
     plan_of_counts,
 )
 from fedboost.terms.reading import MAX_CHARS, MAX_FEATURES, Flat, read_model, refused, require_known
@@ -177,6 +180,10 @@ class Terms(Flat):
         honest, parties = max(self.honest, 1), max(len(self.holders), 1)
         if self.task.counts_values:
             return plan_of_counts(noise, columns, self.objective.loss, honest, parties)
+        if self.task.uses_reference:
+            return plan_of_cells(BINS, len(columns.features) + 1, noise, honest, parties)
+        if self.task.measures:  # with several classes, rows are also counted by the probability of their own
+            return plan_of_cells(SCORES, 1 + (self.objective.loss.outputs > 1), noise, honest, parties)
         counted = len(columns.numeric) if self.histograms.cut_points == "grid" else 0
         times, norm = self.trees.rounds * self.max_turns_per_tree, 1.0
         if noise.method == "hist":  # a row is in one pair per feature, and in the last pair of the answer
@@ -292,10 +299,14 @@ class Terms(Flat):
     def metrics(self) -> tuple[str, ...]:
         """Names of the metrics of each round: eval_metric, or the objective's default. If there are
         candidates, these are metrics of each candidate."""
-        own = self.evaluation.eval_metric or (self.objective.loss.default_metric,)
+        default = self.objective.loss.default_metric
+        if self.noise is not None:
+            if not self.task.measures or self.task.uses_reference:
+                return ()
+            default = default if default in COUNTED else "rmse"
+        own = self.evaluation.eval_metric or (default,)
         trials = range(len(self.objective.candidates))
-        own = tuple(f"{trial}{OF_TRIAL}{name}" for trial in trials for name in own) or own
-        return () if self.noise is not None else own
+        return tuple(f"{trial}{OF_TRIAL}{name}" for trial in trials for name in own) or own
 
     @cached_property
     def sets(self) -> tuple[str, ...]:
@@ -546,12 +557,15 @@ _WITH_NOISE = {
     *("turn_timeout", "rejoin_timeout", "quorum", "noise", "program", "cut_points", "min_count"),
 }
 """Keys that may be set with noise."""
+_TO_MEASURE = {"eval_metric", "threshold", "evaluate_rows", "xgb_model", "num_parallel_tree"}
+"""Further keys that may be set with noise if a model is measured."""
 _WHY_NOT = {
     "eval_metric": "metrics would need an additional noisy release per round",
     "early_stopping_rounds": "metrics would need an additional noisy release per round",
     "validation_fraction": "metrics would need an additional noisy release per round",
     "subsample": "noisy trees that use all rows are never worse than those that use a sample",
     "vote_top_k": "votes have no noise",
+    **dict.fromkeys(("subgroups", "party_metrics"), "each group of rows would need another noisy release"),
 }
 
 
@@ -563,16 +577,26 @@ def _faults_of_noise(terms: Terms) -> Iterator[str]:
         if terms.histograms.cut_points == "even":
             yield 'cut_points = "even" needs noise: set cut_points = "grid"'
         return
-    fields = type(terms).file_keys()
+    fields, measures = type(terms).file_keys(), terms.task.measures
     for name, value in terms.flat.items():
-        if name not in _WITH_NOISE and value != fields[name].get_default(call_default_factory=True):
+        if name not in _WITH_NOISE | (_TO_MEASURE if measures else set()) and value != fields[
+            name
+        ].get_default(call_default_factory=True):
             reason = "it is not supported for" if noise.method == "hist" else "it has no effect on"
-            why = _WHY_NOT.get(name, f"{reason} trees of noise.method {noise.method}")
+            why = "noisy counts do not support it"
+            why = _WHY_NOT.get(name, why if measures else f"{reason} trees of noise.method {noise.method}")
             yield f"{name} with noise: {why}; remove it"
     for name in ("weight", "base_margin", "validation"):
         if getattr(terms.columns, name) is not None:
             yield f"columns.{name} with noise: a row's influence would be unlimited; remove it"
-    yield from _faults_of_ranges(terms.objective.name, terms.columns)
+    if not terms.task.uses_reference:
+        yield from _faults_of_ranges(terms.objective.name, terms.columns, measures)
+    for name in filter(is_metric, terms.metrics):
+        if not is_counted(name, terms.evaluation.threshold):
+            yield (
+                f"eval_metric {name} with noise: it does not follow from counts of rows in fixed cells; use "
+                f"some of {', '.join(COUNTED)}, or error@ a bin edge"
+            )
     shared = noise.placement == "distributed"
     if shared and not terms.protection.hides:
         yield (
@@ -591,10 +615,10 @@ def _faults_of_noise(terms: Terms) -> Iterator[str]:
         )
 
 
-def _faults_of_ranges(objective: str, columns: Schema) -> Iterator[str]:
+def _faults_of_ranges(objective: str, columns: Schema, measures: bool) -> Iterator[str]:
     """Yield an error message for each missing range that noise requires. Gradients are clipped to the label's
     range, boosting starts from the middle of this range, and cut points lie within the ranges of the
-    columns."""
+    columns. measures: True if a model is measured: its errors are counted in parts of the label's range."""
     kind = OBJECTIVES.get(objective)
     if kind is None or kind.sensitivity is None:
         bounds = ((name, kind.sensitivity) for name, kind in OBJECTIVES.items())
@@ -614,7 +638,7 @@ def _faults_of_ranges(objective: str, columns: Schema) -> Iterator[str]:
             yield "label_range is too narrow to scale gradients; widen it"
         if kind.label_kind is LabelKind.COUNT and low < 0.0:
             yield f"label_range starts at {low:g}, but labels of {objective} cannot be negative"
-    missing = [name for name in columns.numeric if name not in columns.ranges]
+    missing = [name for name in columns.numeric if name not in columns.ranges and not measures]
     if missing:
         yield (
             f"noise needs the range of every numeric column, but {missing[0]!r} has none: set e.g. "
@@ -833,7 +857,6 @@ def _faults_of_task(terms: Terms) -> Iterator[str]:
         return
     yield from refused(
         f"program {program}",
-        (terms.noise is not None, "noise", "it needs exact sums; remove noise"),
         (shrinks, 'on_loss = "shrink"', "set wait or stop"),
         (
             terms.validates,
@@ -857,6 +880,13 @@ def _faults_of_task(terms: Terms) -> Iterator[str]:
                 "terms-evaluate-rows",
                 "evaluate_rows = 'held-out': no rows were held out when the model was trained; set 'all' "
                 "or 'new'",
+            )
+        columns = None if terms.noise is None or rows != "held-out" or trained is None else trained.columns
+        if columns and (columns.validation, columns.row_id, columns.group) == (None, None, None):
+            raise ConfigError(
+                "terms-evaluate-rows",
+                "evaluate_rows = 'held-out' with noise: these rows were drawn by position, so one row more "
+                "would change many of them; set 'all', or train with row_id",
             )
         continuation.check_attached(terms.xgb_model, terms.task)
     except ConfigError as error:

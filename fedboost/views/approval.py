@@ -196,15 +196,23 @@ def _of_other_tasks(
     does, given = {"describe": _description, "evaluate": _evaluation, "drift": _drift}[terms.task.name](terms)
     return [
         *does,
-        *([] if origin is None else _origin(origin)),
+        *([] if origin is None else _origin(origin)[: 2 if terms.noise is None else 1]),
         *([("analyst", f"{listed(analysts)}: may request this session")] if analysts else []),
         ("analyst gets", f"{given}; {few_rows(terms)}"),
+        *(_noise(terms) if terms.noise else []),
         *participants,
     ]
 
 
 def few_rows(terms: Terms) -> str:
-    """Return a clause that says which counts are left out."""
+    """Return a clause that says which counts are left out, or how much noise counts have."""
+    if terms.noise is not None:
+        figures = (
+            f"{each.what} with noise of standard deviation {each.sigma:.3g}, of which a row changes at most "
+            f"{each.sensitivity:.3g}"
+            for each in terms.plan.releases.values()
+        )
+        return f"computed from {'; '.join(figures)}"
     return f"counts of fewer than {terms.evaluation.min_count} rows are left out"
 
 
@@ -518,7 +526,8 @@ def _noise(terms: Terms) -> list[tuple[str, str]]:
         return [("noise", "none: the model, and sums over few rows, reveal something about these rows")]
     noise, releases = terms.noise, sum(release.times for release in terms.plan.releases.values())
     strength = (
-        f"epsilon {noise.epsilon:g} at delta {noise.delta:g} for every single row, over {releases} sums"
+        f"epsilon {noise.epsilon:g} at delta {noise.delta:g} for every single row, over "
+        f"{counted(releases, 'sum')}"
     )
     if noise.placement == "central":
         return [("noise", f"{strength}; central: THE AGGREGATOR SEES EXACT SUMS and adds the noise later")]

@@ -21,7 +21,7 @@ from fedboost.boosting.queries.base import MAX_ROWS
 from fedboost.boosting.queries.columns import BinCountsQuery, QuantileQuery, RangeQuery, SummaryQuery
 from fedboost.boosting.queries.labels import ALL, ROW_COUNTS, EvaluationQuery, MagnitudesQuery
 from fedboost.errors import ConfigError, PeerError, TrainingStopped
-from fedboost.fixedpoint import EXPONENT_CELLS, Int64, bound_exponent
+from fedboost.fixedpoint import EXPONENT_CELLS, UNIT, Float64, Int64, bound_exponent
 from fedboost.gbdt import metrics
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import (
@@ -35,14 +35,18 @@ from fedboost.gbdt.cut_points import (
 from fedboost.gbdt.drift import BINS, Bins, bins_of, runs
 from fedboost.gbdt.metrics import OUTCOMES, Curve, Mean, Metric, Ndcg, exact_metric_of
 from fedboost.protocol.contracts import GrownTrees, Outcome, Program
-from fedboost.terms.hiding import CUT_POINTS, ROWS, SUMMARY
+from fedboost.terms.hiding import BINS as BIN_COUNTS
+from fedboost.terms.hiding import CUT_POINTS, ROWS, SCORES, SUMMARY
 from fedboost.terms.tasks import (
     MISSING,
     SHARES,
     bins_in,
+    class_count,
     class_names,
     columns_of_levels,
     gridded,
+    is_binary,
+    label_width,
     level_sets,
     weight_scale,
 )
@@ -128,13 +132,31 @@ ABOVE_NOISE = 3.0
 """Minimum size of a published count, in standard deviations of its noise."""
 
 
+def _floor(terms: Terms, what: str) -> int:
+    """Return the minimum size of a published count. what: name of the release, if the terms add noise."""
+    sigma = 0.0 if terms.noise is None else terms.plan.releases[what].sigma
+    return max(math.ceil(ABOVE_NOISE * sigma), terms.evaluation.min_count)
+
+
+def _noisy_rows(terms: Terms, parts: Sequence[Int64], floor: int) -> int:
+    """Estimate the number of rows. parts: several lists of noisy counts, each of all rows. Raises ConfigError
+    if the estimate is below `floor` or within its noise."""
+    certain = sum(1 / part.size for part in parts)
+    rows = round(sum(int(part.sum()) / part.size for part in parts) / certain)
+    if rows < floor / math.sqrt(min(certain, 1.0)):
+        raise ConfigError(
+            "data-few-rows", f"{rows} rows, with noise, are too few to be distinguished from none"
+        )
+    return rows
+
+
 def summarise(terms: Terms) -> Generator[OfTurn, Int64, dict[str, Any]]:
     """Describe rows under terms with noise. Returns a summary as in `describe`, with an additional key
     `noise`: the standard deviation of a count's noise."""
     schema, releases = terms.columns, terms.plan.releases
     query = SummaryQuery.of(terms)
     noise = releases[SUMMARY].sigma
-    floor = max(math.ceil(ABOVE_NOISE * noise), terms.evaluation.min_count)
+    floor = _floor(terms, SUMMARY)
     rows, missing, levels, classes = _parts_of(query, (yield query))
     ranges = [schema.ranges[name] for name in schema.numeric]
     parts = np.zeros((0, RANGE_PARTS), np.int64)
@@ -306,7 +328,8 @@ def after_training(
 def drift(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
     """Count the rows of all parties in the bins of a model's reference. Returns the model and the counts."""
     bins = bins_in(terms)
-    parts, rows = _counts(terms, bins, (yield BinCountsQuery(bins.sizes, bins.of_score, 0)))
+    count = _counts if terms.noise is None else _noisy_counts
+    parts, rows = count(terms, bins, (yield BinCountsQuery(bins.sizes, bins.of_score, 0)))
     assert terms.earlier is not None
     return Outcome(terms.earlier, {"present": _drift_summary(terms, bins, parts, rows)})
 
@@ -323,9 +346,23 @@ def _counts(terms: Terms, bins: Bins, total: Int64) -> tuple[list[Int64], int]:
     return parts, rows
 
 
+def _noisy_counts(terms: Terms, bins: Bins, total: Int64) -> tuple[list[Int64], int]:
+    """Return noisy counts as `_counts` does. Each column's counts are moved to the nearest ones that are not
+    negative and sum to the number of rows."""
+    parts = bins.parts(total)
+    rows = _noisy_rows(terms, parts, _floor(terms, BIN_COUNTS))
+    near = []
+    for part in parts:
+        falling = np.sort(part)[::-1]
+        less = (np.cumsum(falling) - rows) / np.arange(1, part.size + 1)
+        ends = np.rint(np.cumsum(np.maximum(part - less[np.flatnonzero(falling > less)[-1]], 0.0)))
+        near.append(np.diff(ends, prepend=0).astype(np.int64))
+    return near, rows
+
+
 def _drift_summary(terms: Terms, bins: Bins, parts: list[Int64], rows: int) -> Json:
     """Return the result as JSON values, as documented in docs/lifecycle-evaluate.md."""
-    floor, columns = terms.evaluation.min_count, terms.columns
+    floor, columns = _floor(terms, BIN_COUNTS), terms.columns
     least = rows_of_bin(unit_of(floor))
     *features, score = (_told_bins(terms, part) for part in parts)
     numeric = zip(columns.ordered, bins.numeric, features, strict=False)
@@ -346,6 +383,8 @@ def _drift_summary(terms: Terms, bins: Bins, parts: list[Int64], rows: int) -> J
 
 
 def _told_bins(terms: Terms, counts: Int64) -> Int64:
+    if terms.noise is not None:
+        return counts
     unit, rows = unit_of(terms.evaluation.min_count), int(counts.sum())
     return np.array(coarse(counts.tolist(), unit, rows) or [*[0] * (counts.size - 1), rows], np.int64)
 
@@ -389,14 +428,18 @@ _RATES = {
 }
 """Maps rate -> (outcomes in its numerator, outcomes in its denominator)."""
 LARGEST_LOSSES = {
-    **dict.fromkeys(("logloss", "mlogloss"), -math.log(1e-3)),
+    **dict.fromkeys(("logloss", "mlogloss"), metrics.LARGEST_LOG_LOSS),
     "interval-regression-accuracy": 1.0,
 }
-"""Maps metric -> cap on a row's loss. For log losses: of a label predicted with probability 0.001."""
+"""Maps metric -> cap on a row's loss."""
 
 
 def evaluate(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
     """Evaluate the model in the terms on the rows of all parties. Returns the model and the summary."""
+    assert terms.earlier is not None
+    if terms.noise is not None:
+        noisy = yield EvaluationQuery.of(terms, ROWS, UNIT, ())
+        return Outcome(terms.earlier, noisy_summary(terms, noisy))
     query = MagnitudesQuery(terms.metrics)
     counts = yield query
     measured = terms.evaluation.evaluate_rows
@@ -418,7 +461,6 @@ def evaluate(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
         )
     measuring = measuring_query(terms, query, rows, counts)
     total = yield measuring
-    assert terms.earlier is not None
     summary = summary_of(terms, measuring, total)
     step = 0.0 if (unit := unit_of(terms.evaluation.min_count)) == 1 else step_of(min(1.0, unit / rows))
     shares = {"trained": rounded(grown_on / rows, step), "unknown": rounded(unknown / rows, step)}
@@ -755,6 +797,78 @@ def gaps(sets: Sequence[Figures], unit: int = 1) -> dict[str, float]:
             )
             if unit == 1 or gap > sum(within):
                 out[key] = gap
+    return out
+
+
+# ---- The evaluation of a model under terms with noise: one release of counts (decision 0051) -------------
+# Guarantees: the result is a pure function of the terms and the noisy counts.
+
+
+def noisy_summary(terms: Terms, counts: Int64) -> Figures:
+    """Compute the published figures from noisy counts of rows. `resolution` has the standard error of each
+    figure that comes from the noise."""
+    floor, size, sigma = _floor(terms, SCORES), class_count(terms), terms.plan.releases[SCORES].sigma
+    matrix, cells = counts[: size * size].reshape(size, size), counts[size * size :]
+    of, threshold, binary = terms.evaluation.evaluate_rows, terms.evaluation.threshold, is_binary(terms)
+    rows = _noisy_rows(terms, [*filter(np.size, (matrix, cells))], floor)
+    out: Figures = {"rows": rows, "min_count": floor, "unit": 1, "noise": sigma, "caps": {}, "of": of}
+    out |= {"objective": terms.objective.name, "shares": {"trained": 0.0, "unknown": float(of == "all")}}
+    ratios = metrics.ratios(counts.astype(np.float64), size, threshold, label_width(terms), terms.metrics)
+    if size:
+        out |= {"classes": [*class_names(terms)], "confusion": matrix.clip(0).tolist()}
+    if binary:
+        ends = np.array([0.0, *metrics.edges(threshold), 1.0])
+        sides = [each * 1.0 for each in (ends[1:] <= threshold, ends[1:] > threshold)]
+        is_in = dict(zip(OUTCOMES, np.kron(np.eye(2), sides), strict=True))
+        for name, (part, whole) in _RATES.items():
+            ratios[name] = sum(is_in[key] for key in part), sum(is_in[key] for key in whole)
+        ratios["mean_prediction"] = np.tile((ends[1:] + ends[:-1]) / 2, 2), np.ones(counts.size)
+    found = {name: _ratio_of(name, *ratio, counts, sigma) for name, ratio in ratios.items()}
+    values, errors = ({name: pair[at] for name, pair in found.items()} for at in (0, 1))
+    if binary:
+        bins, area = _noisy_bins(counts.reshape(2, -1), ends, rows_of_bin(floor)), found["auc"]
+        out |= {
+            "bins": bins,
+            "roc": roc(bins),
+            "threshold": threshold,
+            "rates": {n: values[n] for n in _RATES},
+        }
+        out["auc"] = None if area[0] is None else {"value": area[0], "resolution": area[1]}
+        out["confusion"] = {key: max(int(own @ counts), 0) for key, own in is_in.items()}
+        out["mean_prediction"] = values["mean_prediction"]
+    out["metrics"] = {name: values[name] for name in terms.metrics}
+    return out | {"resolution": {n: errors[n] for n in (*terms.metrics, *(_RATES if binary else ()))}}
+
+
+def _ratio_of(
+    name: str, above: Float64, below: Float64, counts: Int64, sigma: float
+) -> tuple[float | None, float | None]:
+    """Return a figure and its standard error. above, below: see `metrics.ratios`; sigma: of each count."""
+    whole = float(below @ counts)
+    if whole <= 0.0:
+        return None, None
+    value = max(float(above @ counts) / whole, 0.0)
+    error = sigma * float(np.linalg.norm(above - value * below)) / whole
+    if name == "rmse":
+        value, error = math.sqrt(value), error / (2.0 * math.sqrt(value)) if value else math.sqrt(error)
+    # Both counts of a pair of rows have noise, and `whole` counts each pair twice.
+    return rounded(value), rounded(2.0 * error if name == "auc" else error)
+
+
+def _noisy_bins(counts: Int64, ends: Float64, least: int) -> list[Figures]:
+    """Return bins of the score with at least so many rows. counts: int64 [2, parts]; ends: of the parts."""
+    out = []
+    for low, high in merged(counts.sum(axis=0), least, 1):
+        zeros, ones = counts[:, low:high].sum(axis=1).clip(0).tolist()
+        rows, weights = max(zeros + ones, 1), counts[:, low:high].sum(axis=0).clip(1)
+        mean = float(np.average((ends[low:high] + ends[low + 1 : high + 1]) / 2, weights=weights))
+        known = {
+            "rows": rows,
+            "positives": ones,
+            "mean_prediction": rounded(mean),
+            "rate": rounded(ones / rows),
+        }
+        out.append({"low": float(ends[low]), "high": float(ends[high]), **known})
     return out
 
 

@@ -29,7 +29,7 @@ from fedboost.boosting.queries.base import (
 )
 from fedboost.boosting.queries.columns import LEVELS_SUMMED, are_weighted, weight_scale
 from fedboost.errors import PeerError, Refused
-from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BITS, Float32, Scale, cell_bits
+from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BITS, UNIT, Float32, Scale, cell_bits
 from fedboost.gbdt import metrics
 from fedboost.gbdt.cut_points import KEY_BITS, MAX_CATEGORIES, CutPoints
 from fedboost.gbdt.histogram import STATS
@@ -43,7 +43,7 @@ from fedboost.protocol.contracts import Bound, Only
 from fedboost.protocol.messages import Parties
 from fedboost.terms import tasks as evaluating
 from fedboost.terms.columns import MAX_CLASSES
-from fedboost.terms.hiding import LEVELS, METHODS, START
+from fedboost.terms.hiding import LEVELS, METHODS, ROWS, SCORES, START
 from fedboost.terms.terms import MAX_RENEWAL_QUERIES, Terms, slots_of
 from fedboost.terms.training import MAX_METRICS, MAX_SUBGROUPS
 
@@ -390,6 +390,10 @@ class MagnitudesQuery(OfModel, BaseQuery):
     def cells(self) -> int:
         return ROW_COUNTS + (1 + len(self.means)) * EXPONENT_CELLS
 
+    @classmethod
+    def max_count(cls, terms: Terms) -> int:
+        return super().max_count(terms) * (terms.noise is None)
+
     @property
     def cell_bits(self) -> int:
         return MAX_CELL_BITS  # the number of rows is not known yet
@@ -406,12 +410,13 @@ class EvaluationQuery(OfModel, BaseQuery):
 
     Answer: for each set, the number of rows, the metric sums and, with `scores`, the outcomes at the
     threshold (`metrics.count_outcomes`). These are followed by counts over all rows: `metrics.count_bins` and
-    `metrics.count_cells`, or `metrics.count_classes`.
+    `metrics.count_cells`, or `metrics.count_classes`. Under terms with noise, there are no sets, and the
+    answer is `metrics.count_noisy`: a row is in one cell, or in two if there are several classes.
 
     Args:
         rows: number of rows.
         metrics: names of the metrics.
-        sets: names of the sets of rows, all rows first.
+        sets: names of the sets of rows, all rows first; () under terms with noise.
         sites: parties whose own rows are additional sets.
         scores: True to count rows by score and binary label.
         classes: number of classes of the confusion matrix; 0 for none.
@@ -421,7 +426,8 @@ class EvaluationQuery(OfModel, BaseQuery):
     """
 
     description = "model error; row counts by score and label"
-    only_turn = 2
+    suits = METHODS
+    released = SCORES
 
     rows: Rows
     metrics: Metrics
@@ -439,6 +445,8 @@ class EvaluationQuery(OfModel, BaseQuery):
     def of(cls, terms: Terms, rows: int, weight: Scale, caps: tuple[float, ...]) -> Self:
         levels = [each.name for column in evaluating.level_sets(terms).values() for each in column]
         kind = evaluating.is_binary(terms), evaluating.class_count(terms), terms.evaluation.threshold
+        if terms.noise is not None:
+            return cls(ROWS, (), (), (), *kind, UNIT, ())
         return cls(rows, terms.metrics, (ALL, *levels), evaluating.sites_of(terms), *kind, weight, caps)
 
     @cached
@@ -453,15 +461,23 @@ class EvaluationQuery(OfModel, BaseQuery):
         outcomes = len(metrics.OUTCOMES) + 1 if self.scores else 0
         return 1 + metrics.cells(self.metrics, exact_metric_of) + outcomes
 
+    @property
+    def only_turn(self) -> int:  # type: ignore[override]
+        return 2 if self.sets else 1
+
     @cached
     def cells(self) -> int:
+        if not self.sets:
+            of_numbers = metrics.ERROR_EDGES.size + 1
+            of_classes = self.classes**2 + len(metrics.EDGES) + 1 if self.classes else of_numbers
+            return 2 * metrics.bins(self.threshold) if self.scores else of_classes
         of_all = (3 * metrics.bins(self.threshold) + 2 * metrics.FINE_CELLS) * self.scores + self.classes**2
         return (len(self.sets) + len(self.sites)) * self.cells_of_set + of_all
 
     @property
     def cell_bits(self) -> int:
         most = metrics.limit(self.metrics, self.weight, exact_metric_of)
-        return cell_bits(max(most, metrics.PROBABILITIES.limit * self.scores), self.rows)
+        return cell_bits(max(most, metrics.PROBABILITIES.limit * self.scores) if self.sets else 1, self.rows)
 
     @property
     def name(self) -> str:

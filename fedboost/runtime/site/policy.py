@@ -506,13 +506,17 @@ def _budget(policy: Policy, terms: Terms, party: str) -> Breach | None:
     return None
 
 
+def _noise_hides(policy: Policy, terms: Terms) -> bool:
+    hides = terms.noise is not None and terms.noise.placement != "central"
+    return hides and policy.budget is not None
+
+
 def _unless_noise_hides(rule: Rule) -> Rule:
     """Return the same rule about the rows of a leaf or level, except that it is waived if noise hides these
     rows and a budget limits the loss of privacy."""
 
     def own(policy: Policy, terms: Terms, party: str) -> Breach | None:
-        hides = terms.noise is not None and terms.noise.placement != "central"
-        return None if hides and policy.budget is not None else rule(policy, terms, party)
+        return None if _noise_hides(policy, terms) else rule(policy, terms, party)
 
     return own
 
@@ -593,7 +597,7 @@ def _min_count(policy: Policy, terms: Terms, party: str) -> Breach | None:
     limit = policy.min_count
     if terms.noise is not None and policy.budget is None and limit > 1:
         why = "noisy counts are not rounded: without a budget, repeated sessions average the noise away"
-        return Breach("min_count", str(limit), why, "describe without noise", 1)
+        return Breach("min_count", str(limit), why, f"{terms.task.name} without noise", 1)
     return _limit("min_count", lambda terms: terms.evaluation.min_count, "min_count")(policy, terms, party)
 
 
@@ -854,6 +858,8 @@ def _breaches_of_model(policy: Policy, terms: Terms, party: str, signers: ModelS
         if signers.unknown:
             why, instead = signers.unknown, 'run that site with keys, or set evaluate = "any" in its policy'
         yield Breach("evaluate", '"own"', why, instead, "any", _allowing(policy.evaluate_signers))
+        return
+    if _noise_hides(policy, terms):  # whatever the leaves are, a row is in few cells
         return
     if trained.earlier is not None and not policy.continue_models:
         why = "the model continued another one, whose trees may isolate individual rows"
