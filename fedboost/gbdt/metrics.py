@@ -699,6 +699,12 @@ def is_counted(name: str, threshold: float) -> bool:
     return metric.threshold in edges(threshold) if isinstance(metric, Error) else name in COUNTED
 
 
+def noisy_cells(scores: bool, classes: int, threshold: float) -> int:
+    """Return the number of cells in `count_noisy`."""
+    of_others = classes**2 + len(EDGES) + 1 if classes else ERROR_EDGES.size + 1
+    return 2 * bins(threshold) if scores else of_others
+
+
 def count_noisy(
     loss: Objective, margin: Float64, label: Float32, classes: int, threshold: float, width: float
 ) -> Int64:
@@ -707,8 +713,9 @@ def count_noisy(
     if there are several; width: width of the label's range, or 0 if labels are classes."""
     if width:
         with np.errstate(over="ignore"):
-            places = np.searchsorted(ERROR_EDGES, np.abs(loss.predict(margin) - label) / width)
-        return np.bincount(places, minlength=ERROR_EDGES.size + 1).astype(np.int64)
+            errors = np.abs(loss.predict(margin) - label) / width
+        places, size = np.searchsorted(ERROR_EDGES, errors), ERROR_EDGES.size + 1
+        return np.bincount(places, minlength=size).astype(np.int64)
     if not classes:
         return count_bins(margin, label, threshold)[: 2 * bins(threshold)]
     own = np.exp(-kernels.softmax_losses(margin, label, np.ones_like(label)))
@@ -716,36 +723,37 @@ def count_noisy(
     return np.concatenate([count_classes(margin, label, classes), by_own])
 
 
-def _log_losses(borders: Float64) -> Float64:
-    """Return the mean of -log(p) over each part between these edges of the probability."""
-    ends = np.concatenate([[0.0], borders, [1.0]])
-    integral = ends - ends * np.log(np.maximum(ends, np.finfo(np.float64).tiny))
-    out: Float64 = np.minimum(np.diff(integral) / np.diff(ends), LARGEST_LOG_LOSS)
-    return out
-
-
 def ratios(
     counts: Float64, classes: int, threshold: float, width: float, names: Iterable[str]
 ) -> dict[str, tuple[Float64, Float64]]:
     """Return metric -> (above, below): (above @ counts) / (below @ counts) is the metric, or the square of
-    `rmse`. counts: as of `count_noisy`; names: which metrics are needed beside the usual ones."""
+    `rmse`. Rows of a part are taken to be in its middle. counts: as of `count_noisy`; names: which metrics
+    are needed beside the usual ones."""
     every = np.ones(counts.size)
     if width:
         low, high = width * np.append(0.0, ERROR_EDGES), width * np.append(ERROR_EDGES, 1.0)
         return {"mae": ((low + high) / 2, every), "rmse": ((low * low + low * high + high * high) / 3, every)}
+    ends = np.array([0.0, *edges(threshold if not classes else 0.5), 1.0])
+    middle = (ends[1:] + ends[:-1]) / 2
+    losses = np.minimum(-np.log(middle), LARGEST_LOG_LOSS)
     if classes:
-        wrong, losses = 1.0 - np.eye(classes).reshape(-1), _log_losses(np.array(EDGES))
-        own = np.arange(counts.size) >= wrong.size
-        merror, mlogloss = np.append(wrong, 0.0 * losses), np.append(0.0 * wrong, losses)
-        return {"merror": (merror, every * ~own), "mlogloss": (mlogloss, every * own)}
-    (negatives, positives), borders = counts.reshape(2, -1), np.array(edges(threshold))
+        wrong, own = 1.0 - np.eye(classes).reshape(-1), np.arange(counts.size) >= classes**2
+        return {
+            "merror": (np.append(wrong, 0.0 * losses), every * ~own),
+            "mlogloss": (np.append(0.0 * wrong, losses), every * own),
+        }
+    negatives, positives = counts.reshape(2, -1)
     below, above = np.cumsum(negatives) - negatives / 2, np.cumsum(positives[::-1])[::-1] - positives / 2
     totals = max(positives.sum(), 0.0), max(negatives.sum(), 0.0)
-    out = {"auc": (np.append(above, below), np.repeat(totals, negatives.size))}
-    out["logloss"] = np.append(_log_losses(1.0 - borders[::-1])[::-1], _log_losses(borders)), every
+    of_zeros = np.minimum(-np.log(1.0 - middle), LARGEST_LOG_LOSS)
+    out = {
+        "auc": (np.append(above, below), np.repeat(totals, negatives.size)),
+        "logloss": (np.append(of_zeros, losses), every),
+        "mean_prediction": (np.tile(middle, 2), every),
+    }
     for name in names:
         if isinstance(metric := metric_of(name), Error):
-            is_high = np.append(borders, 1.0) > metric.threshold
+            is_high = ends[1:] > metric.threshold
             out[name] = np.append(is_high, ~is_high).astype(np.float64), every
     return out
 

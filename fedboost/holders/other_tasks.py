@@ -172,11 +172,9 @@ class EvaluationHolder(RowsHolder):
     def table(self) -> HeldTable | None:
         """Table of the session and the rows to evaluate on, or None if all rows are evaluated."""
         chosen = self._about.chosen
-        if (
-            self._terms.noise is not None
-        ):  # which rows differ from an earlier session's would be an exact fact
+        if chosen is None or self._terms.noise is not None:  # noise hides in which rows sessions differ
             return None
-        return None if chosen is None else HeldTable(chosen.size, self.rows_hashed, chosen)
+        return HeldTable(chosen.size, self.rows_hashed, chosen)
 
     def compute(self, query: Query) -> Int64:
         match query:

@@ -61,11 +61,7 @@ class SetFigures(Part):
 
     def has_figures_of(self, terms: Terms) -> bool:
         """Return whether the figures are exactly those that the terms require."""
-        noisy_rates = Rates.model_fields if terms.noise is not None and tasks.is_binary(terms) else ()
-        if self.metrics.keys() != {*terms.metrics} or self.resolution.keys() != {
-            *terms.metrics,
-            *noisy_rates,
-        }:
+        if not {*terms.metrics} == self.metrics.keys() <= self.resolution.keys():
             return False
         if tasks.is_binary(terms):
             of_two = self.rates is not None and "mean_prediction" in self.model_fields_set
@@ -164,11 +160,11 @@ class Evaluation(Result, SetFigures):
         levels = {column: [each.level for each in sets] for column, sets in tasks.level_sets(terms).items()}
         sites, given = tasks.sites_of(terms), self.model_fields_set
         of_two = {"threshold", "auc", "roc", "bins"} & given
-        exact = (asked.min_count, unit_of(asked.min_count))
         return (
             self.has_figures_of(terms)
             and (self.noise is None) == (terms.noise is None)
-            and (self.min_count, self.unit) == (exact if terms.noise is None else (self.min_count, 1))
+            and self.min_count == asked.min_count
+            and self.unit == (unit_of(asked.min_count) if self.noise is None else 1)
             and self.of == asked.evaluate_rows
             and self.caps.keys() <= {*terms.metrics}
             and len(of_two) == (4 if tasks.is_binary(terms) else 0)
@@ -461,7 +457,7 @@ class Drift(Result):
             )
         known, terms = {"rows": present.rows, "reference_rows": reference.rows}, session.terms
         noise = None if terms.noise is None else terms.plan.releases[BINS].sigma
-        known["min_count"] = terms.evaluation.min_count if noise is None else present.min_count
+        known["min_count"] = max(terms.evaluation.min_count, present.min_count)
         result = cls(**known, noise=noise, columns=tuple(_compared(reference, present, noise or 0.0)))
         result._session = session
         return result
@@ -491,9 +487,8 @@ def _index(then: Counted, now: Counted, least: int, noise: float) -> dict[str, A
     groups = [[place for number in run for place in groups[number]] for run in wide]
     counts = then.by_group(groups), now.by_group(groups)
     # Noise makes counts vary as much as those of fewer rows do.
-    more = max(
-        noise**2 * len(group) / max(rows, least) for group, rows in zip(groups, counts[1], strict=True)
-    )
+    today = zip(groups, counts[1].tolist(), strict=True)
+    more = max(noise**2 * len(group) / max(rows, least) for group, rows in today)
     chance = by_chance(int(counts[0].sum()), max(int(counts[1].sum() / (1.0 + more)), 1), len(groups))
     psi = stability_index(*counts) if len(groups) > 1 else None
     verdict: Verdict = "unknown"

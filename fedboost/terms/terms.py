@@ -32,18 +32,15 @@ from fedboost.privacy.protections import PROTECTIONS, Protection
 from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
 from fedboost.terms.hiding import (
-    BINS,
     DEPTHS,
     HIST_TREES,
     LOPSIDED,
     ROUNDS_A_FEATURE,
     ROUNDS_A_PAIR,
-    SCORES,
     Hiding,
     Noise,
     Plan,
     plan_of,
-    plan_of_cells,
     plan_of_counts,
 )
 from fedboost.terms.reading import MAX_CHARS, MAX_FEATURES, Flat, read_model, refused, require_known
@@ -178,12 +175,8 @@ class Terms(Flat):
         assert self.noise is not None
         columns, noise = self.columns, self.noise
         honest, parties = max(self.honest, 1), max(len(self.holders), 1)
-        if self.task.counts_values:
-            return plan_of_counts(noise, columns, self.objective.loss, honest, parties)
-        if self.task.uses_reference:
-            return plan_of_cells(BINS, len(columns.features) + 1, noise, honest, parties)
-        if self.task.measures:  # with several classes, rows are also counted by the probability of their own
-            return plan_of_cells(SCORES, 1 + (self.objective.loss.outputs > 1), noise, honest, parties)
+        if not self.task.trains:
+            return plan_of_counts(noise, self.task, columns, self.objective.loss, honest, parties)
         counted = len(columns.numeric) if self.histograms.cut_points == "grid" else 0
         times, norm = self.trees.rounds * self.max_turns_per_tree, 1.0
         if noise.method == "hist":  # a row is in one pair per feature, and in the last pair of the answer
@@ -578,25 +571,21 @@ def _faults_of_noise(terms: Terms) -> Iterator[str]:
             yield 'cut_points = "even" needs noise: set cut_points = "grid"'
         return
     fields, measures = type(terms).file_keys(), terms.task.measures
+    allowed = _WITH_NOISE | (_TO_MEASURE if measures else set())
     for name, value in terms.flat.items():
-        if name not in _WITH_NOISE | (_TO_MEASURE if measures else set()) and value != fields[
-            name
-        ].get_default(call_default_factory=True):
-            reason = "it is not supported for" if noise.method == "hist" else "it has no effect on"
-            why = "noisy counts do not support it"
-            why = _WHY_NOT.get(name, why if measures else f"{reason} trees of noise.method {noise.method}")
+        if name not in allowed and value != fields[name].get_default(call_default_factory=True):
+            is_refused = noise.method == "hist" or measures
+            reason = "it is not supported for" if is_refused else "it has no effect on"
+            why = _WHY_NOT.get(name, f"{reason} trees of noise.method {noise.method}")
             yield f"{name} with noise: {why}; remove it"
     for name in ("weight", "base_margin", "validation"):
         if getattr(terms.columns, name) is not None:
             yield f"columns.{name} with noise: a row's influence would be unlimited; remove it"
     if not terms.task.uses_reference:
         yield from _faults_of_ranges(terms.objective.name, terms.columns, measures)
-    for name in filter(is_metric, terms.metrics):
-        if not is_counted(name, terms.evaluation.threshold):
-            yield (
-                f"eval_metric {name} with noise: it does not follow from counts of rows in fixed cells; use "
-                f"some of {', '.join(COUNTED)}, or error@ a bin edge"
-            )
+    uncounted = [n for n in terms.metrics if is_metric(n) and not is_counted(n, terms.evaluation.threshold)]
+    known = f"it does not follow from counts of rows; use {', '.join(COUNTED)} or error@ a bin edge"
+    yield from refused("noise", *((True, f"eval_metric {name}", known) for name in uncounted))
     shared = noise.placement == "distributed"
     if shared and not terms.protection.hides:
         yield (

@@ -108,12 +108,8 @@ def quality(result: Evaluation, labels: Sequence[str]) -> Section | None:
     else:
         title = "Precision of the figures"
     if result.noise is not None:
-        blocks.append(
-            note(
-                f"Each count has noise with a standard deviation of {result.noise:.3g} rows. “±” is the "
-                f"standard error that comes from the noise. Bins have at least {result.min_count} rows."
-            )
-        )
+        noise = f"Each count has noise of standard deviation {result.noise:.3g} rows. "
+        blocks.append(note(f"{noise}“±” is the standard error of a figure that comes from it."))
     elif result.unit > 1:
         blocks.append(note(" ".join(remarks(result))))
     return Section("quality", title, blocks) if blocks else None

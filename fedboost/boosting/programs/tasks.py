@@ -7,7 +7,7 @@ together, so that they sum to the total. An analyst who combines two counts of t
 different units, can narrow this range to no less than a quarter of the smaller unit."""
 
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import accumulate, islice, pairwise
@@ -138,14 +138,15 @@ def _floor(terms: Terms, what: str) -> int:
     return max(math.ceil(ABOVE_NOISE * sigma), terms.evaluation.min_count)
 
 
-def _noisy_rows(terms: Terms, parts: Sequence[Int64], floor: int) -> int:
-    """Estimate the number of rows. parts: several lists of noisy counts, each of all rows. Raises ConfigError
-    if the estimate is below `floor` or within its noise."""
-    certain = sum(1 / part.size for part in parts)
-    rows = round(sum(int(part.sum()) / part.size for part in parts) / certain)
-    if rows < floor / math.sqrt(min(certain, 1.0)):
+def _noisy_rows(terms: Terms, what: str, counts: Int64) -> int:
+    """Estimate the number of rows from the noisy counts of a release. Raises ConfigError if the estimate is
+    below `min_count` or within its noise."""
+    each = round(terms.plan.releases[what].sensitivity ** 2)  # number of cells that a row is in
+    rows = round(int(counts.sum()) / each)
+    if rows < _floor(terms, what) * max(math.sqrt(counts.size) / each, 1.0):
         raise ConfigError(
-            "data-few-rows", f"{rows} rows, with noise, are too few to be distinguished from none"
+            "data-few-rows",
+            f"the parties have about {max(rows, 0)} rows in total, too few for this noise; raise its epsilon",
         )
     return rows
 
@@ -328,8 +329,9 @@ def after_training(
 def drift(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
     """Count the rows of all parties in the bins of a model's reference. Returns the model and the counts."""
     bins = bins_in(terms)
-    count = _counts if terms.noise is None else _noisy_counts
-    parts, rows = count(terms, bins, (yield BinCountsQuery(bins.sizes, bins.of_score, 0)))
+    total = yield BinCountsQuery(bins.sizes, bins.of_score, 0)
+    noisy = terms.noise is not None and (bins.parts(total), _noisy_rows(terms, BIN_COUNTS, total))
+    parts, rows = noisy or _counts(terms, bins, total)
     assert terms.earlier is not None
     return Outcome(terms.earlier, {"present": _drift_summary(terms, bins, parts, rows)})
 
@@ -346,51 +348,39 @@ def _counts(terms: Terms, bins: Bins, total: Int64) -> tuple[list[Int64], int]:
     return parts, rows
 
 
-def _noisy_counts(terms: Terms, bins: Bins, total: Int64) -> tuple[list[Int64], int]:
-    """Return noisy counts as `_counts` does. Each column's counts are moved to the nearest ones that are not
-    negative and sum to the number of rows."""
-    parts = bins.parts(total)
-    rows = _noisy_rows(terms, parts, _floor(terms, BIN_COUNTS))
-    near = []
-    for part in parts:
-        falling = np.sort(part)[::-1]
-        less = (np.cumsum(falling) - rows) / np.arange(1, part.size + 1)
-        ends = np.rint(np.cumsum(np.maximum(part - less[np.flatnonzero(falling > less)[-1]], 0.0)))
-        near.append(np.diff(ends, prepend=0).astype(np.int64))
-    return near, rows
-
-
 def _drift_summary(terms: Terms, bins: Bins, parts: list[Int64], rows: int) -> Json:
     """Return the result as JSON values, as documented in docs/lifecycle-evaluate.md."""
-    floor, columns = _floor(terms, BIN_COUNTS), terms.columns
+    floor, columns, noisy = _floor(terms, BIN_COUNTS), terms.columns, int(terms.noise is not None)
     least = rows_of_bin(unit_of(floor))
-    *features, score = (_told_bins(terms, part) for part in parts)
+    *features, score = parts if noisy else (_told_bins(terms, part) for part in parts)
+
+    def grouped(choose: Callable[[Int64, int], list[list[int]]], counts: Int64) -> Json:
+        groups = choose(counts.clip(noisy), least)  # a noisy count of 0 does not mean that there are no rows
+        sums = [int(counts[group].sum()) for group in groups]
+        if noisy:
+            ends = np.cumsum(np.maximum(sums, 1))
+            sums = np.diff(np.rint(ends * (rows / ends[-1])), prepend=0).astype(np.int64).tolist()
+        return {"groups": groups, "counts": sums}
+
     numeric = zip(columns.ordered, bins.numeric, features, strict=False)
     found: list[Json] = [
-        {"name": name, "edges": edges.tolist(), **_grouped(_along(counts, least), counts)}
-        for name, edges, counts in numeric
+        {"name": name, "edges": edges.tolist(), **grouped(_along, counts)} for name, edges, counts in numeric
     ]
     categorical = zip(columns.categorical.items(), features[len(columns.ordered) :], strict=True)
     found += [
-        {"name": name, "levels": [*levels], **_grouped(_apart(counts, least), counts)}
+        {"name": name, "levels": [*levels], **grouped(_apart, counts)}
         for (name, levels), counts in categorical
     ]
     if bins.classes:
-        of_score: Json = {"levels": [*class_names(terms)], **_grouped(_apart(score, least), score)}
+        of_score: Json = {"levels": [*class_names(terms)], **grouped(_apart, score)}
     else:
-        of_score = {"edges": bins.score.tolist(), **_grouped(runs(score, least), score)}
+        of_score = {"edges": bins.score.tolist(), **grouped(runs, score)}
     return {"rows": rows, "min_count": floor, "columns": found, "score": of_score}
 
 
 def _told_bins(terms: Terms, counts: Int64) -> Int64:
-    if terms.noise is not None:
-        return counts
     unit, rows = unit_of(terms.evaluation.min_count), int(counts.sum())
     return np.array(coarse(counts.tolist(), unit, rows) or [*[0] * (counts.size - 1), rows], np.int64)
-
-
-def _grouped(groups: list[list[int]], counts: Int64) -> Json:
-    return {"groups": groups, "counts": [int(counts[group].sum()) for group in groups]}
 
 
 def _along(counts: Int64, least: int) -> list[list[int]]:
@@ -760,7 +750,7 @@ def rates(outcomes: Outcomes, unit: int = 1, least: int = 1) -> dict[str, float 
     """Return rates of outcomes. A rate is None if a count is not published, or if the denominator is less
     than `least`. unit: unit to which the counts are rounded."""
     return {
-        name: _ratio([outcomes[key] for key in part], [outcomes[key] for key in whole], unit, least)
+        name: _rate([outcomes[key] for key in part], [outcomes[key] for key in whole], unit, least)
         for name, (part, whole) in _RATES.items()
     }
 
@@ -772,7 +762,7 @@ def within_of_rate(name: str, outcomes: Outcomes, unit: int) -> float:
     return min(1.5 * unit / sum(outcomes[key] or 0 for key in whole), 1.0)
 
 
-def _ratio(part: Sequence[int | None], whole: Sequence[int | None], unit: int, least: int) -> float | None:
+def _rate(part: Sequence[int | None], whole: Sequence[int | None], unit: int, least: int) -> float | None:
     known = [count for count in whole if count is not None]
     if len(known) < len(whole) or sum(known) < least:
         return None
@@ -807,40 +797,34 @@ def gaps(sets: Sequence[Figures], unit: int = 1) -> dict[str, float]:
 def noisy_summary(terms: Terms, counts: Int64) -> Figures:
     """Compute the published figures from noisy counts of rows. `resolution` has the standard error of each
     figure that comes from the noise."""
-    floor, size, sigma = _floor(terms, SCORES), class_count(terms), terms.plan.releases[SCORES].sigma
-    matrix, cells = counts[: size * size].reshape(size, size), counts[size * size :]
-    of, threshold, binary = terms.evaluation.evaluate_rows, terms.evaluation.threshold, is_binary(terms)
-    rows = _noisy_rows(terms, [*filter(np.size, (matrix, cells))], floor)
-    out: Figures = {"rows": rows, "min_count": floor, "unit": 1, "noise": sigma, "caps": {}, "of": of}
-    out |= {"objective": terms.objective.name, "shares": {"trained": 0.0, "unknown": float(of == "all")}}
+    size, sigma, binary = class_count(terms), terms.plan.releases[SCORES].sigma, is_binary(terms)
+    of, threshold = terms.evaluation.evaluate_rows, terms.evaluation.threshold
+    out: Figures = {"rows": _noisy_rows(terms, SCORES, counts), "noise": sigma, "of": of}
+    out |= {"min_count": terms.evaluation.min_count, "unit": 1, "objective": terms.objective.name, "caps": {}}
+    out["shares"] = {"trained": 0.0, "unknown": float(of == "all")}
     ratios = metrics.ratios(counts.astype(np.float64), size, threshold, label_width(terms), terms.metrics)
     if size:
+        matrix = counts[: size * size].reshape(size, size)
         out |= {"classes": [*class_names(terms)], "confusion": matrix.clip(0).tolist()}
     if binary:
         ends = np.array([0.0, *metrics.edges(threshold), 1.0])
-        sides = [each * 1.0 for each in (ends[1:] <= threshold, ends[1:] > threshold)]
+        sides = ends[1:] <= threshold, ends[1:] > threshold
         is_in = dict(zip(OUTCOMES, np.kron(np.eye(2), sides), strict=True))
         for name, (part, whole) in _RATES.items():
             ratios[name] = sum(is_in[key] for key in part), sum(is_in[key] for key in whole)
-        ratios["mean_prediction"] = np.tile((ends[1:] + ends[:-1]) / 2, 2), np.ones(counts.size)
-    found = {name: _ratio_of(name, *ratio, counts, sigma) for name, ratio in ratios.items()}
-    values, errors = ({name: pair[at] for name, pair in found.items()} for at in (0, 1))
-    if binary:
-        bins, area = _noisy_bins(counts.reshape(2, -1), ends, rows_of_bin(floor)), found["auc"]
-        out |= {
-            "bins": bins,
-            "roc": roc(bins),
-            "threshold": threshold,
-            "rates": {n: values[n] for n in _RATES},
-        }
-        out["auc"] = None if area[0] is None else {"value": area[0], "resolution": area[1]}
         out["confusion"] = {key: max(int(own @ counts), 0) for key, own in is_in.items()}
-        out["mean_prediction"] = values["mean_prediction"]
-    out["metrics"] = {name: values[name] for name in terms.metrics}
-    return out | {"resolution": {n: errors[n] for n in (*terms.metrics, *(_RATES if binary else ()))}}
+        out["bins"] = _noisy_bins(counts.reshape(2, -1), ends, rows_of_bin(_floor(terms, SCORES)))
+        out |= {"roc": roc(out["bins"]), "threshold": threshold}
+    found = {name: _ratio(name, *ratio, counts, sigma) for name, ratio in ratios.items()}
+    out["metrics"] = {name: found[name][0] for name in terms.metrics}
+    if binary:
+        out |= {"rates": {n: found[n][0] for n in _RATES}, "mean_prediction": found["mean_prediction"][0]}
+        area = dict(zip(("value", "resolution"), found["auc"], strict=True))
+        out["auc"] = area if area["resolution"] else None
+    return out | {"resolution": {n: found[n][1] for n in (*terms.metrics, *(_RATES if binary else ()))}}
 
 
-def _ratio_of(
+def _ratio(
     name: str, above: Float64, below: Float64, counts: Int64, sigma: float
 ) -> tuple[float | None, float | None]:
     """Return a figure and its standard error. above, below: see `metrics.ratios`; sigma: of each count."""
@@ -862,13 +846,8 @@ def _noisy_bins(counts: Int64, ends: Float64, least: int) -> list[Figures]:
         zeros, ones = counts[:, low:high].sum(axis=1).clip(0).tolist()
         rows, weights = max(zeros + ones, 1), counts[:, low:high].sum(axis=0).clip(1)
         mean = float(np.average((ends[low:high] + ends[low + 1 : high + 1]) / 2, weights=weights))
-        known = {
-            "rows": rows,
-            "positives": ones,
-            "mean_prediction": rounded(mean),
-            "rate": rounded(ones / rows),
-        }
-        out.append({"low": float(ends[low]), "high": float(ends[high]), **known})
+        figures = {"positives": ones, "mean_prediction": rounded(mean), "rate": rounded(ones / rows)}
+        out.append({"low": float(ends[low]), "high": float(ends[high]), "rows": rows, **figures})
     return out
 
 

@@ -354,21 +354,21 @@ EVALUATION_BY_PARTY = "EvaluationQuery by party"
 """Name of the query in logs if it includes metrics of individual parties."""
 
 
-class OfModel(Stateless):
+class OfModel(Stateless, BaseQuery):
     """Base of queries that evaluate a model."""
 
     tasks = frozenset({"evaluate"})
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
-        return int(terms.task.name in cls.tasks)
+        return int(terms.task.name in cls.tasks and (terms.noise is None or cls.released is not None))
 
     def check_order(self, terms: Terms, state: Any) -> None:
         """Do nothing: the query does not depend on the training state."""
 
 
 @dataclass(frozen=True)
-class MagnitudesQuery(OfModel, BaseQuery):
+class MagnitudesQuery(OfModel):
     """Counts the rows to evaluate, and their weights and losses by magnitude.
 
     Answer: the number of all rows, of rows that the model was trained on, and of rows for which a site does
@@ -390,10 +390,6 @@ class MagnitudesQuery(OfModel, BaseQuery):
     def cells(self) -> int:
         return ROW_COUNTS + (1 + len(self.means)) * EXPONENT_CELLS
 
-    @classmethod
-    def max_count(cls, terms: Terms) -> int:
-        return super().max_count(terms) * (terms.noise is None)
-
     @property
     def cell_bits(self) -> int:
         return MAX_CELL_BITS  # the number of rows is not known yet
@@ -404,7 +400,7 @@ class MagnitudesQuery(OfModel, BaseQuery):
 
 
 @dataclass(frozen=True)
-class EvaluationQuery(OfModel, BaseQuery):
+class EvaluationQuery(OfModel):
     """Asks for sums over sets of rows: all rows, each level of the subgroup columns, and each site's own
     rows.
 
@@ -468,9 +464,7 @@ class EvaluationQuery(OfModel, BaseQuery):
     @cached
     def cells(self) -> int:
         if not self.sets:
-            of_numbers = metrics.ERROR_EDGES.size + 1
-            of_classes = self.classes**2 + len(metrics.EDGES) + 1 if self.classes else of_numbers
-            return 2 * metrics.bins(self.threshold) if self.scores else of_classes
+            return metrics.noisy_cells(self.scores, self.classes, self.threshold)
         of_all = (3 * metrics.bins(self.threshold) + 2 * metrics.FINE_CELLS) * self.scores + self.classes**2
         return (len(self.sets) + len(self.sites)) * self.cells_of_set + of_all
 

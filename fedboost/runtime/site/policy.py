@@ -506,17 +506,13 @@ def _budget(policy: Policy, terms: Terms, party: str) -> Breach | None:
     return None
 
 
-def _noise_hides(policy: Policy, terms: Terms) -> bool:
-    hides = terms.noise is not None and terms.noise.placement != "central"
-    return hides and policy.budget is not None
-
-
 def _unless_noise_hides(rule: Rule) -> Rule:
     """Return the same rule about the rows of a leaf or level, except that it is waived if noise hides these
     rows and a budget limits the loss of privacy."""
 
     def own(policy: Policy, terms: Terms, party: str) -> Breach | None:
-        return None if _noise_hides(policy, terms) else rule(policy, terms, party)
+        hides = terms.noise is not None and terms.noise.placement != "central"
+        return None if hides and policy.budget is not None else rule(policy, terms, party)
 
     return own
 
@@ -859,8 +855,8 @@ def _breaches_of_model(policy: Policy, terms: Terms, party: str, signers: ModelS
             why, instead = signers.unknown, 'run that site with keys, or set evaluate = "any" in its policy'
         yield Breach("evaluate", '"own"', why, instead, "any", _allowing(policy.evaluate_signers))
         return
-    if _noise_hides(policy, terms):  # whatever the leaves are, a row is in few cells
-        return
+    if policy.budget and terms.noise and terms.noise.placement != "central":
+        return  # a row is in few cells, whatever the leaves are
     if trained.earlier is not None and not policy.continue_models:
         why = "the model continued another one, whose trees may isolate individual rows"
         yield Breach("continue_models", "false", why, "use a model trained from scratch", True)
