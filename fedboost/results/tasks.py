@@ -456,9 +456,10 @@ class Drift(Result):
                 "result-invalid", "the aggregator's result does not have row counts for the model's bins"
             )
         known, terms = {"rows": present.rows, "reference_rows": reference.rows}, session.terms
-        noise = None if terms.noise is None else terms.plan.releases[BINS].sigma
         known["min_count"] = max(terms.evaluation.min_count, present.min_count)
-        result = cls(**known, noise=noise, columns=tuple(_compared(reference, present, noise or 0.0)))
+        noise = 0.0 if terms.noise is None else terms.plan.releases[BINS].sigma
+        found = {"noise": noise} if noise else {}
+        result = cls(**known, **found, columns=tuple(_compared(reference, present, noise)))
         result._session = session
         return result
 
