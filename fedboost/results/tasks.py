@@ -455,11 +455,11 @@ class Drift(Result):
             raise PeerError(
                 "result-invalid", "the aggregator's result does not have row counts for the model's bins"
             )
-        known, terms = {"rows": present.rows, "reference_rows": reference.rows}, session.terms
-        known["min_count"] = max(terms.evaluation.min_count, present.min_count)
+        terms, known = session.terms, {"rows": present.rows, "reference_rows": reference.rows}
+        least = max(terms.evaluation.min_count, present.min_count)
         noise = 0.0 if terms.noise is None else terms.plan.releases[BINS].sigma
-        found = {"noise": noise} if noise else {}
-        result = cls(**known, **found, columns=tuple(_compared(reference, present, noise)))
+        result = cls(**known, min_count=least, columns=tuple(_compared(reference, present, noise)))
+        result = result.model_copy(update={"noise": noise}) if noise else result
         result._session = session
         return result
 
