@@ -72,6 +72,7 @@ bench: $(VENV)/dev
 	$(if $(DATA),$(call measure,joined,--data $(DATA)))
 	$(if $(DATA),$(call measure,wide,--data $(DATA)))
 	$(if $(DATA),$(call measure,privacy,--data $(DATA)))
+	$(if $(DATA),$(call measure,sensitivity,--data $(DATA)))
 	$(call measure,turns,--folder $(RESULTS))
 	$(BIN)/python benchmarks/report.py $(RESULTS)
 

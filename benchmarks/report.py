@@ -128,6 +128,11 @@ SECTIONS = {
         "adult, epsilon 1: AUC {adult | 1 | fedboost}, DP-EBM {adult | 1 | DP-EBM}, "
         "without privacy {adult | 1 | XGBoost, none}",
     ),
+    "sensitivity": Section(
+        "Effect of one row",
+        "adult, epsilon 1: a hostile row uses {adult | 1 | cost} of the budget, "
+        "{adult | 1 | planned} are planned",
+    ),
     "network": Section(
         "Network",
         "200,000 x 50, 3 processes: {200,000 x 50, 3 x masked, mTLS | wall} s per tree masked, "
@@ -147,7 +152,7 @@ SECTIONS = {
     ),
     "estimates": Section(
         "Estimates",
-        "12 trainings: bytes within {~Bytes within [\\d.]+ times \\(([\\d.]+)\\)} times, "
+        "15 trainings: bytes within {~Bytes within [\\d.]+ times \\(([\\d.]+)\\)} times, "
         "seconds within {~Seconds within [\\d.]+ times \\(([\\d.]+)\\)}",
     ),
     "holders": Section(

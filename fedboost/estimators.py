@@ -303,7 +303,6 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         party_metrics: bool = False,
         validation_fraction: float = 0.0,
         early_stopping_rounds: int | None = None,
-        cut_points: str = "grid",
         gradient_bits: int | None = None,
         vote_top_k: int = 0,
         protection: str = "plain",

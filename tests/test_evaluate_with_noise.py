@@ -403,7 +403,7 @@ def test_people_read_what_is_released(model, tmp_path):
     text = " ".join(summary_of(agreed, ["marie"]).split())
     sigma = agreed.plan.releases[SCORES].sigma
     assert f"counts of rows by prediction and label (noise {sigma:.3g}, of a row at most 1)" in text
-    assert "epsilon 1 at delta 1e-06 for every single row, over 1 sum;" in text
+    assert "epsilon 1 at delta 1e-06 for every single row" in text
     assert "the total number of rows" not in text
     known = fb.evaluate(model, shared_out(3, TABLE), noisy())
     out = io.StringIO()

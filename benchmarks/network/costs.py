@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy.optimize import nnls
 
-from fedboost.results.estimate import CONSTANTS, NETWORK, ROWS, Case, load_of, total
+from fedboost.results.estimate import CONSTANTS, EFFECT_SECONDS, NETWORK, ROWS, Case, load_of, total
 
 
 def parties_seconds(case: Case, layout: str, constants: Mapping[str, float]) -> float:
@@ -23,7 +23,9 @@ def session_counts(case: Case, layout: str = ROWS) -> dict[str, float]:
 def simulated(case: Case, layout: str = ROWS, constants: Mapping[str, float] = CONSTANTS) -> float:
     """Seconds of a round with all parties and the aggregator in one thread (`fb.simulate`)."""
     parties = parties_seconds(case, layout, constants) + load_of(case, layout).encryption
-    return parties + total(session_counts(case, layout), constants)
+    return (
+        parties + total(session_counts(case, layout), constants) + EFFECT_SECONDS * (case.groups_of_bins > 0)
+    )
 
 
 def fit(counts: Sequence[Mapping[str, float]], seconds: Sequence[float]) -> dict[str, float]:

@@ -2,13 +2,13 @@
 
     python benchmarks/network/estimates.py [--runs FILE]
 
-Makes 12 trainings of 20 rounds, and compares each with the formulas for its terms and rows: bytes that a
-party sends in the whole training (mean of the parties), and seconds of a tree. `simulate`: all parties in one
-process with one thread; mean CPU seconds of the trees after the second. `processes`: parties and an
-aggregator over gRPC on loopback with keys; median wall seconds of the trees after the second, the least of
-three trainings, because other users of the machine delay processes. Rows are dense float32, and labels
-follow a linear function, or products of few features. Also times the command itself: the least wall seconds
-of three calls, for each training's terms and for 50,000 features.
+Makes 15 trainings, of 20 rounds unless they have noise, and compares each with the formulas for its terms and
+rows: bytes that a party sends in the whole training (mean of the parties), and seconds of a tree. `simulate`:
+all parties in one process with one thread; mean CPU seconds of the trees after the second. `processes`:
+parties and an aggregator over gRPC on loopback with keys; median wall seconds of the trees after the second,
+the least of three trainings, because other users of the machine delay processes. Rows are dense float32, and
+labels follow a linear function, or products of few features. Also times the command itself: the least wall
+seconds of three calls, for each training's terms and for 50,000 features.
 
 --runs takes the trainings that an earlier --json FILE has, and measures the others.
 
@@ -67,11 +67,14 @@ class Training:
     max_depth: int = 6
     max_bin: int = 256
     vote_top_k: int = 0
+    epsilon: float = 0.0
 
     @property
     def text(self) -> str:
         size = f"{self.rows:,} x {self.features}, depth {self.max_depth}, {self.max_bin} bins"
-        return f"{self.kind}, {self.layout}: {size}, {self.parties} {self.protection}, {self.label}"
+        return f"{self.kind}, {self.layout}: {size}, {self.parties} {self.protection}, {self.label}" + (
+            f", epsilon {self.epsilon:g}" if self.epsilon else ""
+        )
 
     @property
     def names(self) -> list[str]:
@@ -91,6 +94,9 @@ TRAININGS = (
     Training("processes", "rows", 30_000, 14, 3, "masked", "products", max_depth=8),
     Training("processes", "rows", 20_000, 20, 10, "masked"),
     Training("processes", "votes", 20_000, 100, 5, "masked", vote_top_k=10),
+    Training("simulate", "rows", 30_000, 14, 3, "masked", "products", epsilon=1.0),
+    Training("processes", "rows", 30_000, 14, 3, "masked", "products", epsilon=1.0),
+    Training("processes", "rows", 30_000, 14, 3, "masked", "products", epsilon=8.0),
 )
 
 
@@ -115,6 +121,10 @@ def prepared(one: Training) -> tuple[fb.Terms, dict[str, pa.Table]]:
     table, schema = pa.table({**columns, LABEL: label}), {"label": LABEL, "numeric": [*columns]}
     settings: dict[str, Any] = {"rounds": ROUNDS, "max_depth": one.max_depth, "max_bin": one.max_bin}
     settings |= {"parties": one.names, "protection": one.protection, "vote_top_k": one.vote_top_k}
+    if one.epsilon:
+        noise = {"epsilon": one.epsilon, "delta": 1e-6}
+        settings = {"parties": one.names, "protection": one.protection, "noise": noise}
+        schema["ranges"] = dict.fromkeys(columns, (-4, 4))
     if one.layout != estimate.COLUMNS:
         terms = fb.Terms.read({"columns": schema, **settings})
         return terms, dict(zip(one.names, equal_parts(table, one.parties), strict=True))
@@ -203,7 +213,7 @@ def main() -> None:
     answer = answer_seconds("--rows", "500000", "--features", "50000", "--max-bin", "64", "--parties", "16")
     worst[2] = max(worst[2], answer)
     headings = ("training", "MB of a party", "apart", "s a tree", "apart", "s to answer")
-    title = f"12 trainings of {ROUNDS} rounds: measured / estimated"
+    title = f"{len(TRAININGS)} trainings: measured / estimated"
     notes = (
         f"Bytes within {BYTES_AT_MOST} times ({worst[0]:.2f}): {verdict(worst[0] <= BYTES_AT_MOST)}.",
         f"Seconds within {SECONDS_AT_MOST:g} times ({worst[1]:.2f}): {verdict(worst[1] <= SECONDS_AT_MOST)}.",

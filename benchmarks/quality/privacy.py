@@ -3,21 +3,26 @@
     python benchmarks/quality/privacy.py --data FOLDER [--parts WORD ...]
 
 AUC: 70 % of the rows, drawn by a seed, train at three equal parties under masks with distributed noise,
-delta 1e-5, other terms at their defaults. The other 30 % are scored. interpret's DP-EBM has all training
-rows, the same epsilon, delta and declared ranges, defaults otherwise, and no noise against collusion.
-XGBoost trains the same splits without privacy (100 rounds, learning rate 0.3). `private_tables.py` declares
-the ranges: round numbers that hold every value of these public tables. Epsilon covers neither them nor the
-category names, in either program.
+delta 1e-5, other terms at their defaults. The other 30 % are scored. The earlier method (`random_trees.py`)
+has the same splits and a simulation of the same parties' noise. Both draw noise --draws times for each split.
+interpret's DP-EBM has all training rows, the same epsilon, delta and declared ranges, defaults otherwise, and
+no noise against collusion. XGBoost trains the same splits without privacy (100 rounds, learning rate 0.3).
+`private_tables.py` declares the ranges: round numbers that hold every value of these public tables. Epsilon
+covers neither them nor the category names, in either program. It also has tables that were not used to choose
+the constants of the method: these are held out.
 
 Canary: sessions of one feature and twelve rows, with and without one more row, and the largest epsilon that
 distinguishing them proves (`canary.py`).
 
 The claims:
 
-- AUC on adult at least 0.903 at epsilon 1 and 0.86 at 0.1, on default_credit 0.762 at 1;
+- AUC on adult at least 0.911 at epsilon 1 and 0.920 at 8;
+- ahead of the earlier method in the mean of the splits: on adult, default_credit and bank_marketing at
+  epsilon 1 and 8, and at 0.1 not behind by more than the standard error; on heart_disease not behind by more
+  than the standard deviation over the splits; on tables that are held out at 1 and 8;
 - ahead of DP-EBM in the mean of the splits;
 - no canary proves more than the stated epsilon;
-- the epsilon of a list of releases is within 0.001 of dp-accounting's.
+- the epsilon of a list of releases, such as those of a training on adult, is within 0.001 of dp-accounting's.
 """
 
 import argparse
@@ -34,8 +39,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import canary
 import common
+import numpy as np
 import private_tables as tables
 import pyarrow as pa
+import random_trees
 import xgboost as xgb
 from common import verdict
 from sklearn.metrics import roc_auc_score
@@ -47,7 +54,7 @@ from fedboost.runtime.data.shard import to_features, to_shard
 
 DELTA = 1e-5
 EPSILONS = (0.1, 1.0, 8.0)
-AUC_AT_LEAST = {("adult", 1.0): 0.903, ("adult", 0.1): 0.86, ("default_credit", 1.0): 0.762}
+AUC_AT_LEAST = {("adult", 1.0): 0.911, ("adult", 8.0): 0.92}
 AUDITS = ((1.0, "local"), (4.0, "local"), (4.0, "distributed"))
 WITHIN = 1e-3
 """Claimed distance from dp-accounting's epsilon."""
@@ -62,10 +69,13 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, metavar="PART")
     parser.add_argument("--datasets", nargs="+", choices=names, default=names, metavar="NAME")
     parser.add_argument("--seeds", type=int, default=5, help="splits (default 5)")
+    parser.add_argument(
+        "--draws", type=int, default=2, help="of noise for each split, by fedboost and the earlier method (2)"
+    )
     parser.add_argument("--runs", type=int, default=2000, help="of each canary, with and without (2000)")
     options = parser.parse_args()
-    if options.seeds < 1 or options.runs < 100:
-        common.fail("--seeds must be at least 1, --runs at least 100")
+    if options.seeds < 1 or options.draws < 1 or options.runs < 100:
+        common.fail("--seeds and --draws must be at least 1, --runs at least 100")
     shown, values = [], {}
     measures = {"auc": auc, "canary": canaries, "sampler": sampler, "accountant": accountant}
     for part in options.parts:
@@ -75,7 +85,7 @@ def main() -> None:
 
 
 def auc(options: argparse.Namespace) -> tuple[common.Table, list[dict[str, Any]]]:
-    """AUC of all three sides on each table, split and epsilon."""
+    """AUC of all sides on each table, split and epsilon."""
     found = []
     for dataset in tables.DECLARED:
         if dataset.name not in options.datasets:
@@ -88,7 +98,13 @@ def auc(options: argparse.Namespace) -> tuple[common.Table, list[dict[str, Any]]
             print(f"{dataset.name}, epsilon {epsilon:g} ...", file=sys.stderr)
             noise = {"epsilon": epsilon, "delta": DELTA}
             terms = tables.terms_of(table, dataset, noise=noise)
-            ours = [by_fedboost(terms, *split, seed) for seed, split in enumerate(splits)]
+            ours, earlier = (
+                [
+                    [side(terms, *split, seed, draw) for draw in range(options.draws)]
+                    for seed, split in enumerate(splits)
+                ]
+                for side in (by_fedboost, by_random_trees)
+            )
             theirs = [by_ebm(terms, *split, seed) for seed, split in enumerate(splits)]
             known = [score for score in theirs if score is not None]
             found.append(
@@ -96,17 +112,24 @@ def auc(options: argparse.Namespace) -> tuple[common.Table, list[dict[str, Any]]
                     "dataset": dataset.name,
                     "epsilon": epsilon,
                     "fedboost": ours,
+                    "earlier method": earlier,
                     "DP-EBM": known,
                     "XGBoost": without,
                 }
             )
+    headings = ("fedboost", "earlier method", "gain", "DP-EBM", "ahead by", "XGBoost, none")
     return (
         common.Table(
-            f"Test AUC with privacy, delta {DELTA:g}, three parties: mean (sd) of {options.seeds} splits",
-            ("dataset", "epsilon", "fedboost", "DP-EBM", "ahead by", "XGBoost, none", "claim", "holds"),
+            f"Test AUC with privacy, delta {DELTA:g}, three parties: mean (sd) of {options.seeds} splits, "
+            f"{options.draws} draws of noise each",
+            ("dataset", "epsilon", *headings, "claim", "holds"),
             [row_of(one) for one in found],
             [
                 "Noise is drawn again in every run, so the last digits differ from run to run.",
+                "Gain: fedboost's AUC minus the earlier method's on the same splits, mean (standard error, "
+                "s.e.). Ahead: of DP-EBM.",
+                f"Held out (no constant was chosen on them): "
+                f"{', '.join(dataset.name for dataset in tables.HELD_OUT)}.",
                 "DP-EBM's noise is central: drawn by one holder of all rows. Two of fedboost's three "
                 "shares are enough, since a party can subtract its own: its sums have 1.5 times the "
                 "variance.",
@@ -120,30 +143,70 @@ def auc(options: argparse.Namespace) -> tuple[common.Table, list[dict[str, Any]]
 
 def row_of(one: dict[str, Any]) -> list[str]:
     """One row of the table of AUCs."""
-    ours, theirs = statistics.mean(one["fedboost"]), one["DP-EBM"]
-    least = AUC_AT_LEAST.get((one["dataset"], one["epsilon"]))
-    ahead = [mine - other for mine, other in zip(one["fedboost"], theirs, strict=bool(theirs))]
+    ours, earlier = (
+        [statistics.mean(draws) for draws in one[side]] for side in ("fedboost", "earlier method")
+    )
+    theirs, epsilon = one["DP-EBM"], one["epsilon"]
+    least = AUC_AT_LEAST.get((one["dataset"], epsilon))
+    gain = [mine - other for mine, other in zip(ours, earlier, strict=True)]
+    ahead = [mine - other for mine, other in zip(ours, theirs, strict=bool(theirs))]
+    claims = [
+        ("", True) if least is None else (f"{least:.3f}", statistics.mean(ours) >= least),
+        claimed_gain(one["dataset"], epsilon, gain),
+        ("ahead", not ahead or statistics.mean(ahead) > 0.0),
+    ]
     return [
         one["dataset"],
-        f"{one['epsilon']:g}",
-        mean_and_deviation(one["fedboost"]),
+        f"{epsilon:g}",
+        mean_and_deviation(ours),
+        mean_and_deviation(earlier),
+        f"{statistics.mean(gain):+.4f} ({error_of(gain):.4f})",
         mean_and_deviation(theirs) if theirs else ABSENT,
         mean_and_deviation(ahead) if ahead else "",
         mean_and_deviation(one["XGBoost"]),
-        "ahead" if least is None else f"{least}, ahead",
-        verdict((least is None or ours >= least) and (not ahead or statistics.mean(ahead) > 0.0)),
+        ", ".join(word for word, _ in claims if word),
+        verdict(all(holds for _, holds in claims)),
     ]
+
+
+def claimed_gain(dataset: str, epsilon: float, gain: list[float]) -> tuple[str, bool]:
+    """The claim about the gain in each split, "" for none, and whether it holds."""
+    mean = statistics.mean(gain)
+    if dataset == tables.HEART.name:
+        return "gain >= -sd", mean >= -deviation(gain)
+    if epsilon >= 1.0:
+        return "gain > 0", mean > 0.0
+    is_held_out = any(dataset == each.name for each in tables.HELD_OUT)
+    return ("", True) if is_held_out else ("gain >= -s.e.", mean >= -error_of(gain))
+
+
+def deviation(values: list[float]) -> float:
+    """Standard deviation over the splits."""
+    return statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def error_of(values: list[float]) -> float:
+    """Standard error of the mean over the splits."""
+    return deviation(values) / math.sqrt(len(values))
 
 
 def mean_and_deviation(values: list[float]) -> str:
     """Mean (standard deviation) over the splits."""
-    return f"{statistics.mean(values):.4f} ({statistics.stdev(values) if len(values) > 1 else 0.0:.4f})"
+    return f"{statistics.mean(values):.4f} ({deviation(values):.4f})"
 
 
-def by_fedboost(terms: fb.Terms, train: pa.Table, test: pa.Table, seed: int) -> float:
-    """AUC of fedboost: three equal parties, masks, distributed noise."""
+def by_fedboost(terms: fb.Terms, train: pa.Table, test: pa.Table, seed: int, _: int) -> float:
+    """AUC of fedboost: three equal parties, masks, distributed noise, which each training draws again."""
     model = fb.simulate(terms.changed(seed=seed), common.equal_parts(train, 3)).model
     return float(roc_auc_score(labels_of(terms, test), model.predict(test)))
+
+
+def by_random_trees(terms: fb.Terms, train: pa.Table, test: pa.Table, seed: int, draw: int) -> float:
+    """AUC of the earlier method. draw: number of the draw of noise."""
+    rows, others = (to_features(part, terms.columns, "all") for part in (train, test))
+    noise = random_trees.Noise(np.random.default_rng((seed, draw)))
+    scores = random_trees.predict(terms, rows, labels_of(terms, train), others, seed, noise)
+    return float(roc_auc_score(labels_of(terms, test), scores))
 
 
 def by_xgboost(terms: fb.Terms, train: pa.Table, test: pa.Table) -> float:
@@ -275,14 +338,15 @@ def by_opendp(sigma: int) -> Any:
     return lambda count: measurement([0] * count)
 
 
-def accountant(_: argparse.Namespace) -> tuple[common.Table, list[dict[str, Any]]]:
+def accountant(options: argparse.Namespace) -> tuple[common.Table, list[dict[str, Any]]]:
     """Epsilon of lists of releases, compared with dp-accounting's privacy loss distributions."""
-    plan = canary.terms_of(1.0, "distributed", 56).plan
-    of_plan = [(1.0 / math.sqrt(one.cost), one.times) for one in plan.releases.values()]
-    lists = {
-        "100 releases, noise 10 times the sensitivity": [(10.0, 100)],
-        "a session of 56 trees, epsilon 1": of_plan,
-    }
+    table, lists = tables.load(options.data, common.ADULT), {}
+    lists["100 releases, noise 10 times the sensitivity"] = [(10.0, 100)]
+    lists["a session of 56 trees, epsilon 1"] = releases_of(canary.terms_of(1.0, "distributed", 56))
+    for epsilon in EPSILONS:
+        noise = {"epsilon": epsilon, "delta": DELTA}
+        terms = tables.terms_of(table, common.ADULT, noise=noise, parties=canary.PARTIES)
+        lists[f"adult with {terms.pairs} pairs, epsilon {epsilon:g}"] = releases_of(terms)
     found = []
     for what, releases in lists.items():
         cost = math.fsum(times / noise**2 for noise, times in releases)
@@ -314,6 +378,11 @@ def accountant(_: argparse.Namespace) -> tuple[common.Table, list[dict[str, Any]
         ),
         found,
     )
+
+
+def releases_of(terms: fb.Terms) -> list[tuple[float, int]]:
+    """Noise of each kind of release, in units of its sensitivity, and their number."""
+    return [(1.0 / math.sqrt(one.cost), one.times) for one in terms.plan.releases.values()]
 
 
 def by_dp_accounting(releases: list[tuple[float, int]]) -> float | None:

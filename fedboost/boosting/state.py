@@ -36,7 +36,7 @@ from fedboost.fixedpoint import Float32, Float64, Int64, Scale
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, first_bits
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.target_means import LevelMeans
-from fedboost.gbdt.tree import NO_SPLITS, Split, Splits, Tree
+from fedboost.gbdt.tree import NO_SPLITS, Split, Splits, Tree, merged
 from fedboost.privacy import packing
 from fedboost.protocol.contracts import Bound, GrownTrees, Position
 from fedboost.terms.continuation import edges_beside
@@ -406,6 +406,8 @@ class BoostingState(HasSplits):
             return b""
         cuts, means = self.start.cut_points.cuts, [LevelMeans.of(own[:, -1]) for own in self.start.means]
         trees = self.trees(rounds, tuple(0 * own for own in cuts) if terms.hides_columns else cuts)
+        if terms.noise is not None:
+            trees = iter(merged(trees, len(terms.roots)))
         edges = edges_beside(terms.evaluation, cuts[: len(terms.columns.ordered)])
         return structure(self.rounds[0].values[0][1], trees, means, edges)
 

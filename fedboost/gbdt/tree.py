@@ -361,6 +361,54 @@ class Tree:
         columns["left"] = [left if left == NO_CHILD else number[left] for left in columns["left"]]
         return Tree(**columns)
 
+    def regions(self) -> dict[frozenset[Any], int]:
+        """Return a dict: rows that reach a leaf -> the leaf. The rows are described by each feature that the
+        path uses: its limits, a bitmap of its categories, and whether it may be missing."""
+        limits: list[dict[int, tuple[float, float, int, bool]]] = [{} for _ in self.left]
+        for node, left in enumerate(self.left):  # parents come before their children
+            if left == NO_CHILD:
+                continue
+            feature, right = self.feature[node], self.categories[node]
+            low, high, categories, missing = limits[node].get(feature, (-math.inf, math.inf, -1, True))
+            sides = [(low, self.threshold[node], categories), (self.threshold[node], high, categories)]
+            if right:
+                sides = [(low, high, categories & ~right), (low, high, categories & right)]
+            for side, own in enumerate(sides):
+                may_lack = missing and self.missing_left[node] == (side == 0)
+                limits[left + side] = {**limits[node], feature: (*own, may_lack)}
+        return {frozenset(limits[leaf].items()): leaf for leaf in self.leaves}
+
+
+def merged(trees: Iterable[Tree], roots: int) -> list[Tree]:
+    """Join trees whose leaves divide the rows alike. The joined tree has the shape and the covers of the last
+    of them, and the sums of their leaf values, rounded to float32. trees: `roots` trees for each round."""
+    every, alike = [*trees], dict[frozenset[Any], list[int]]()
+    for first in range(0, len(every), roots):
+        alike.setdefault(frozenset(every[first].regions()), []).append(first)
+    return [
+        _sum_of([every[first + root] for first in firsts])
+        for firsts in alike.values()
+        for root in range(roots)
+    ]
+
+
+def _sum_of(trees: list[Tree]) -> Tree:
+    tree = trees[-1]
+    value, gain, cover = [0.0] * len(tree.left), [0.0] * len(tree.left), tree.cover
+    regions = [each.regions() for each in trees]
+    for rows, leaf in regions[-1].items():
+        parts = (each.value[own[rows]] for each, own in zip(trees, regions, strict=True))
+        value[leaf] = float(np.float32(math.fsum(parts)))
+    for node in reversed(range(len(tree.left))):
+        left = tree.left[node]
+        if left != NO_CHILD and (both := math.fsum(cover[left : left + 2])) > 0.0:
+            share = cover[left + 1] / both
+            value[node] = value[left] + share * (value[left + 1] - value[left])
+            gain[node] = float(
+                np.float32(both * share * (1.0 - share) * (value[left + 1] - value[left]) ** 2)
+            )
+    return dataclasses.replace(tree, value=value, gain=gain)
+
 
 # ---- Trees as the JSON of XGBoost's model file, and back ------------------------------------------------
 

@@ -366,6 +366,8 @@ class TrainingRun:
     def rounds(self) -> int:
         """Number of rounds that this session trained, which may be lower than in the terms."""
         assert self.booster is not None
+        if self._terms.noise is not None:  # a tree joins several rounds
+            return max(len(self.state.after(self.pending).rounds) - 1, 0)
         rounds = len(self.booster.trees) // len(self._terms.roots) - self._terms.constant_rounds
         return max(0, min(rounds, self._terms.trees.rounds))
 

@@ -28,6 +28,10 @@ MESSAGE_BYTES, CHECK_BYTES, SHARE_BYTES = 120, 8, 93
 # Cut points: cells of a feature's first grid and their bits, cells of later grids per bin, and the part of
 # these bytes that reports with few nonzero cells take.
 GRID, GRID_BITS, LATER_CELLS, PLAIN_START = 2048, 49, 11.6, 0.6
+# With noise: parts of a feature's range whose rows are counted, the bits of a count, and of a pair of sums.
+PARTS, COUNT_BITS, NOISY_PAIR_BITS = 512, 42, 126
+# With noise: the aggregator's seconds for an effect, and the largest side of a pair's grid.
+EFFECT_SECONDS, SIDE = 3.5e-3, 10
 # Seconds to load kernels, to bin a value and to match an id at one party; round trips before the start.
 START_SECONDS, VALUE_SECONDS, ID_SECONDS, START_TRIPS = 1.0, 40e-9, 41e-6, 6
 # Memory of a process, a value, a row and a pair of sums; bytes of a value that is moved, and of an id.
@@ -87,6 +91,7 @@ class Case:
     share: float = 1.0  # of the rows, sampled for each tree
     roots: int = 1  # trees of a round
     hessian: float = 0.15  # mean of the rows
+    groups_of_bins: float = 0.0  # with noise: groups of rows whose sums a round asks for, on average
     gradient_bits: int = 16
     levels: tuple[int, ...] = ()  # of each categorical feature
     protection: "Protection | None" = None  # None hides nothing
@@ -112,6 +117,12 @@ class Case:
         trees, columns, name = terms.trees, terms.columns, terms.objective.name
         is_squared = name.startswith(("reg:", "count:")) and name != "reg:logistic"
         same = ("max_depth", "rounds", "learning_rate", "min_child_weight")
+        if terms.noise is not None:
+            groups = terms.groups_of_bins(rows)
+            side = min(math.isqrt(int(2 * groups)), SIDE)
+            levels = sum(map(len, columns.categorical.values())) + len(columns.features)
+            of_features = 4 * (levels + groups * (len(columns.features) - len(columns.categorical)))
+            machines |= {"groups_of_bins": (of_features + 2 * terms.pairs * side**2) / trees.rounds}
         return cls(
             **{key: getattr(trees, key) for key in same} | machines,
             rows=rows,
@@ -165,6 +176,8 @@ class Case:
     @cached_property
     def tree(self) -> "list[Level]":
         """Levels of early and late trees, weighted by their frequency."""
+        if self.groups_of_bins:
+            return [Level(1.0, [(self.groups_of_bins, 1.0 / self.groups_of_bins)])]
         rounds = LEARNING * math.sqrt(self.features) * 0.3 / self.learning_rate
         early = rounds / self.rounds * -math.expm1(-self.rounds / rounds)
         return [*_levels(self, True, early), *_levels(self, False, 1 - early)]
@@ -222,6 +235,8 @@ def _levels(case: Case, is_early: bool, weight: float) -> Iterator[Level]:
 def _pair_bits(case: Case, share: float) -> float:
     """Return the bits of a bin's gradient and hessian sums, in a node with this share of all hessians. At the
     root they follow from the number of rows, below it from the parent's sums."""
+    if case.groups_of_bins:
+        return NOISY_PAIR_BITS
     rows, bits = max(case.rows, 1), case.gradient_bits - 1
     gradient = (int(rows) << bits).bit_length() + 1
     at_root = 2 * gradient - (2 * gradient <= WORD_BITS + 1)
@@ -277,7 +292,8 @@ def load_of(case: Case, layout: str) -> Load:
     turns = sum(level.weight * min(level.count, 1.0) for level in case.tree) + case.own_root
     turns = 2 * turns - 1 if layout == VOTES else turns
     trips = turns * (1 + (case.encrypts or (case.hides and case.shrinks)))
-    built = roots * case.share * sum(level.weight * level.share for level in case.tree) * values
+    summed = rows if case.groups_of_bins else values
+    built = roots * case.share * sum(level.weight * level.share for level in case.tree) * summed
     party = {"update": built / case.nthread, "row": rows * turns / case.nthread, "pack": 0.0, "answer": turns}
     party |= {"gain": 0.0, "relay": 0.0, "relays": float(is_apart)}
     load = Load(
@@ -291,7 +307,7 @@ def load_of(case: Case, layout: str) -> Load:
             # A sibling's histograms follow only from those of the parent's that are known.
             features = top * (1.0 if level.splits < 1.5 else 1 + NEWLY_ELECTED)
             votes = level.children * case.features
-        pairs = features * case.bins + 1
+        pairs = 1.0 if case.groups_of_bins else features * case.bins + 1
         if case.encrypts and layout != VOTES:
             size, seconds = _encrypted(case, level, pairs, holders, level.share * values * is_apart)
             load.encryption += seconds * scale
@@ -379,7 +395,8 @@ def predict(case: Case, layout: str = ROWS, constants: Mapping[str, float] = CON
     senders, trips = case.adders if layout == ADDERS else parties, load.trips
     network = load.messages * constants["party_rpc"] + load.link * constants["party_byte"]
     rows, masks = total(load.party, constants) + network, total(load.masks, constants) + load.encryption
-    aggregator, collected = total(load.aggregator(senders), constants), load.sent * senders
+    effect = EFFECT_SECONDS * (case.groups_of_bins > 0)
+    aggregator, collected = total(load.aggregator(senders), constants) + effect, load.sent * senders
     if layout == ADDERS:
         # An adder collects like the aggregator, one chunk earlier: only its link's latency is added.
         adder = load.aggregator(parties / senders) | {"decide": 0.0}
@@ -415,6 +432,8 @@ def _start(case: Case, load: Load) -> tuple[float, float]:
     """Return a party's bytes, and the seconds, before the first round: of matched ids and of cut points."""
     cells = GRID * GRID_BITS + LATER_CELLS * case.bins * (2 + math.log2(max(case.rows, 2)))
     sent = case.features / load.holders * cells / 8 * (1 if case.hides else PLAIN_START)
+    if case.groups_of_bins:
+        sent = (case.features - len(case.levels)) * PARTS * COUNT_BITS / 8
     seconds = START_SECONDS + load.values * VALUE_SECONDS / case.nthread + START_TRIPS * case.round_trip
     if case.matches:
         sent += load.rows * ID_BYTES * (load.holders - 0.5)

@@ -13,13 +13,11 @@ from fedboost.terms.hiding import (
     BINS,
     CUT_POINTS,
     LEVELS,
-    MAX_NOISY_BINS,
     SCORES,
     START,
     SUMMARY,
     TREES,
     Release,
-    groups_of,
 )
 from fedboost.terms.terms import Terms
 
@@ -84,7 +82,6 @@ class PrivacyCard(Part):
     zcdp_epsilon: float
     noise: str
     placement: str
-    method: str
     against: str
     honest: int
     roster: tuple[str, ...]
@@ -112,7 +109,6 @@ class PrivacyCard(Part):
             zcdp_epsilon=accounting.zcdp_epsilon(cost, noise.delta),
             noise="discrete Gaussian",
             placement=noise.placement,
-            method=noise.method,
             against=_against(terms),
             honest=max(terms.honest, 1) if noise.placement == "distributed" else 1,
             roster=terms.parties,
@@ -173,10 +169,8 @@ class Outlook(Part):
         """Estimate the effect for typical rows: undecided predictions, equally frequent classes, or labels
         distributed evenly over their range."""
         spread, hessian = terms.objective.loss.typical_row(terms.bound)
-        sigma, leaves = terms.plan.releases[TREES].sigma, 1 << terms.trees.max_depth
-        if terms.noise is not None and terms.noise.method == "additive":
-            leaves = min(groups_of(rows * hessian, terms.bound.hessian(sigma)), MAX_NOISY_BINS)
-        leaf_rows = rows / leaves
+        sigma = terms.plan.releases[TREES].sigma
+        leaf_rows = rows / terms.groups_of_bins(rows)
         by_noise = terms.bound.gradient(sigma) / (leaf_rows * hessian)
         by_chance = spread / (math.sqrt(leaf_rows) * hessian)
         return cls(

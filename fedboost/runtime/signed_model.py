@@ -199,6 +199,8 @@ class SignedModel:
     def kept(self) -> int:
         """Number of rounds in the model. It is smaller than the number of trained rounds if early stopping
         removed some."""
+        if self.terms.noise is not None:  # a tree joins several rounds
+            return len(self.rounds)
         rounds = len(self.booster.trees) // self.booster.roots - self.terms.constant_rounds
         return min(rounds, len(self.rounds))
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -173,30 +173,26 @@ SUMMING_LEVELS = 0.5
 ROWS = 1 << 40
 """Placeholder for the secret number of rows; larger than any table."""
 
-ROUNDS_A_FEATURE, ROUNDS_A_PAIR, HIST_TREES = 4, 2, 10
-"""Default number of rounds with noise: per feature and per pair for the method `additive`, in total for
-`hist`."""
-DEPTHS, LOPSIDED = {"additive": 7, "hist": 3}, 3
-"""Default max_depth with noise, by method, and how much deeper a leaf of `additive` may be. There it limits
-the bins of a feature to 2**max_depth."""
-MAX_NOISY_BINS, MAX_HIST_BINS = 64, 32
-"""Maximum number of bins per numeric feature: for `additive`, where neighbouring bins share what is known of
-them, and for `hist`, where each has noise of its own."""
+ROUNDS_A_FEATURE, ROUNDS_A_PAIR = 4, 2
+"""Default number of rounds with noise, for each feature and for each pair of features."""
+NOISY_DEPTH, LOPSIDED = 7, 3
+"""Default max_depth with noise, which limits the bins of a feature to 2**max_depth, and how much deeper a
+leaf may be."""
+MAX_NOISY_BINS = 64
+"""Maximum number of bins per numeric feature with noise."""
 MIN_GROUPS, GROUP_SIGMAS = 3, 4.0
-"""Least number of groups of a numeric feature whose rows `additive` sums together, and the sum of hessians in
-one, in standard deviations of its noise. Bins with more are not joined."""
+"""Least number of groups of a numeric feature whose rows are summed together with noise, and the sum of
+hessians in one, in standard deviations of its noise. Bins with more are not joined."""
 PAIRS, PAIRS_OF_LITTLE_NOISE, LITTLE_NOISE = 10, 20, 4.0
 """Default number of pairs of features, and that from this epsilon on."""
 
 
 def groups_of(hessian: float, sigma: float) -> int:
-    """Return into how many groups `additive` divides rows with this sum of hessians. sigma: of its noise."""
-    return max(int(max(hessian, 0.0) / (GROUP_SIGMAS * sigma)), MIN_GROUPS)
+    """Return into how many groups a feature divides rows with this sum of hessians. sigma: of its noise."""
+    return int(min(max(hessian / (GROUP_SIGMAS * sigma), MIN_GROUPS), MAX_NOISY_BINS))
 
 
 Placement = Literal["distributed", "local", "central"]
-Method = Literal["additive", "hist"]
-METHODS: tuple[str, ...] = get_args(Method)
 
 
 class Noise(Frozen):
@@ -219,17 +215,12 @@ class Noise(Frozen):
         "noise even if colluding parties subtract their shares. `local`: each party draws all of it. "
         "`central`: the aggregator draws it, and sees the exact sums.",
     )
-    method: Method = Field(
-        default="additive",
-        description="How trees are grown. `additive`: each tree uses one feature, or a pair of features at "
-        "the end. `hist`: each tree uses histograms of all features; suitable for millions of rows.",
-    )
     pairs: int | None = Field(
         default=None,
         ge=0,
         le=1000,
-        description="Number of pairs of features whose joint effects the last rounds of `additive` fit, two "
-        "rounds each. Pairs are chosen from what was released before. The default is 10, or 20 from epsilon "
+        description="Number of pairs of features whose joint effects the last rounds fit, two rounds "
+        "each. Pairs are chosen from what was released before. The default is 10, or 20 from epsilon "
         "4 on.",
     )
 
@@ -237,7 +228,7 @@ class Noise(Frozen):
         """Return the number of pairs if there are this many features."""
         default = PAIRS if self.epsilon < LITTLE_NOISE else PAIRS_OF_LITTLE_NOISE
         wanted = default if self.pairs is None else self.pairs
-        return min(wanted, features * (features - 1) // 2) if self.method == "additive" else 0
+        return min(wanted, features * (features - 1) // 2)
 
 
 @dataclass(frozen=True)
@@ -271,7 +262,7 @@ class Release:
         return self.sensitivity**2 / (self.share**2 * self.honest)
 
 
-CUT_POINTS, START, TREES = "counts behind the cut points", "sums of all rows", "sums of a tree"
+CUT_POINTS, START, TREES = "counts behind the cut points", "sums of all rows", "sums by groups of rows"
 SUMMARY = "counts of missing values, levels and labels"
 LEVELS = "sums of labels by level"
 SCORES, BINS = "counts of rows by prediction and label", "counts of rows by bin of columns and score"
@@ -291,7 +282,7 @@ class Plan:
 def plan_of(
     noise: Noise,
     counted: int,
-    about_trees: tuple[int, float],
+    times: int,
     sensitivity: float,
     honest: int,
     parties: int,
@@ -302,12 +293,10 @@ def plan_of(
     Args:
         counted: number of features for which rows are counted by value to find cut points.
         summed: number of features for which labels are summed by level.
-        about_trees: number of queries about trees, and maximum L2 norm of a row's contribution to an answer,
-            in units of `sensitivity`.
+        times: number of queries about trees.
         sensitivity: largest contribution of a row to a gradient sum (1 for gradients of at most 1).
         honest: minimum number of parties that do not collude.
         parties: number of parties with rows."""
-    times, norm = about_trees
     shares = _shares(noise, honest, parties)
     cost = accounting.mu_of(noise.epsilon, noise.delta) ** 2
     releases = {}
@@ -319,7 +308,7 @@ def plan_of(
     # The noise of counts is a small whole number: what rounding it up has saved is left to the trees.
     gradient_cost = (cost - math.fsum(release.cost for release in releases.values())) / (times + 1)
     releases[START] = _release(START, 1, sensitivity * UNITS, gradient_cost, shares)
-    releases[TREES] = _release(TREES, times, norm * sensitivity * UNITS, gradient_cost, shares)
+    releases[TREES] = _release(TREES, times, sensitivity * UNITS, gradient_cost, shares)
     return Plan(releases)
 
 

@@ -10,7 +10,6 @@ Rejects: unknown keys and values (suggesting the nearest known one), and combina
 supported."""
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -32,14 +31,15 @@ from fedboost.privacy.protections import PROTECTIONS, Protection
 from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
 from fedboost.terms.hiding import (
-    DEPTHS,
-    HIST_TREES,
     LOPSIDED,
+    NOISY_DEPTH,
     ROUNDS_A_FEATURE,
     ROUNDS_A_PAIR,
+    TREES,
     Hiding,
     Noise,
     Plan,
+    groups_of,
     plan_of,
     plan_of_counts,
 )
@@ -71,7 +71,7 @@ class Terms(Flat):
         *("lambdarank_pair_method", "lambdarank_num_pair_per_sample", "lambdarank_normalization"),
         *("lambdarank_score_normalization", "ndcg_exp_gain", "aft_loss_distribution"),
         *("aft_loss_distribution_scale", "eval_metric", "party_metrics", "validation_fraction"),
-        *("early_stopping_rounds", "xgb_model", "cut_points", "gradient_bits", "protection", "keyholder"),
+        *("early_stopping_rounds", "xgb_model", "gradient_bits", "protection", "keyholder"),
         *("keyholder_rows", "key_bits", "colluding", "allow_two_parties", "on_loss", "turn_timeout"),
         *("rejoin_timeout", "quorum", "vote_top_k", "noise", "program"),
     )
@@ -177,19 +177,20 @@ class Terms(Flat):
         honest, parties = max(self.honest, 1), max(len(self.holders), 1)
         if not self.task.trains:
             return plan_of_counts(noise, self.task, columns, self.objective.loss, honest, parties)
-        counted = len(columns.numeric) if self.histograms.cut_points == "grid" else 0
-        times, norm = self.trees.rounds * self.max_turns_per_tree, 1.0
-        if noise.method == "hist":  # a row is in one pair per feature, and in the last pair of the answer
-            norm = math.sqrt(len(columns.features) + 1)
-        summed = len(columns.target_means)
-        return plan_of(noise, counted, (times, norm), self.bound.sensitivity, honest, parties, summed)
+        summed, sensitivity = len(columns.target_means), self.bound.sensitivity
+        return plan_of(noise, len(columns.numeric), self.trees.rounds, sensitivity, honest, parties, summed)
+
+    def groups_of_bins(self, rows: float) -> int:
+        """Return into how many groups the bins of a numeric feature are joined with noise, if there are this
+        many rows and predictions are undecided."""
+        hessian, sigma = self.objective.loss.typical_row(self.bound)[1], self.plan.releases[TREES].sigma
+        return groups_of(rows * hessian, self.bound.hessian(sigma))
 
     @property
     def deepest(self) -> int:
         """Maximum number of splits above a leaf. With noise, a tree of one feature may be lopsided, as its
         groups have equally many rows rather than bins."""
-        is_additive = self.noise is not None and self.noise.method == "additive"
-        return self.trees.max_depth + LOPSIDED * is_additive
+        return self.trees.max_depth + LOPSIDED * (self.noise is not None)
 
     @property
     def pairs(self) -> int:
@@ -206,7 +207,7 @@ class Terms(Flat):
         deepest = self.max_leaves_per_round if self.trees.grow_policy == "lossguide" else self.trees.max_depth
         renewal = 0 if self.objective.loss.quantile is None else MAX_RENEWAL_QUERIES
         if self.noise is not None:
-            return self.trees.max_depth if self.noise.method == "hist" else 1
+            return 1
         return (2 * deepest - 1 if self.histograms.vote_top_k else deepest) + renewal
 
     @cached_property
@@ -392,9 +393,8 @@ class Terms(Flat):
         if noise is None or columns is None:
             return value
         features = len(columns.features)
-        additive = ROUNDS_A_FEATURE * features + ROUNDS_A_PAIR * noise.pairs_among(features)
-        rounds = HIST_TREES if noise.method == "hist" else additive
-        defaults = {"rounds": rounds, "max_depth": DEPTHS[noise.method]}
+        rounds = ROUNDS_A_FEATURE * features + ROUNDS_A_PAIR * noise.pairs_among(features)
+        defaults = {"rounds": rounds, "max_depth": NOISY_DEPTH}
         return value.replaced(**{key: defaults[key] for key in defaults.keys() - value.model_fields_set})
 
 
@@ -544,10 +544,10 @@ def _faults_of_candidate(terms: Terms, number: int, candidate: Mapping[str, Any]
 # ---- Noise: the settings that it excludes, and the ranges that it needs ---------------------------------
 
 _WITH_NOISE = {
-    *("columns", "parties", "objective", "num_class", "rounds", "max_depth", "learning_rate", "reg_lambda"),
+    *("columns", "parties", "objective", "num_class", "rounds", "max_depth", "reg_lambda"),
     *("max_bin", "seed", "base_score", "protection", "colluding", "allow_two_parties", "on_loss"),
     *("keyholder", "keyholder_rows", "key_bits"),
-    *("turn_timeout", "rejoin_timeout", "quorum", "noise", "program", "cut_points", "min_count"),
+    *("turn_timeout", "rejoin_timeout", "quorum", "noise", "program", "min_count"),
 }
 """Keys that may be set with noise."""
 _TO_MEASURE = {"eval_metric", "threshold", "evaluate_rows", "xgb_model", "num_parallel_tree"}
@@ -567,17 +567,13 @@ def _faults_of_noise(terms: Terms) -> Iterator[str]:
     setting that noise requires."""
     noise = terms.noise
     if noise is None:
-        if terms.histograms.cut_points == "even":
-            yield 'cut_points = "even" needs noise: set cut_points = "grid"'
         return
     fields, measures = type(terms).file_keys(), terms.task.measures
     allowed = _WITH_NOISE | (_TO_MEASURE if measures else set())
     for name, value in terms.flat.items():
         if name not in allowed and value != fields[name].get_default(call_default_factory=True):
-            is_refused = noise.method == "hist" or measures
-            reason = "it is not supported for" if is_refused else "it has no effect on"
-            why = _WHY_NOT.get(name, f"{reason} trees of noise.method {noise.method}")
-            yield f"{name} with noise: {why}; remove it"
+            why = "it is not supported" if measures else "it would have no effect"
+            yield f"{name} with noise: {_WHY_NOT.get(name, why)}; remove it"
     for name in ("weight", "base_margin", "validation"):
         if getattr(terms.columns, name) is not None:
             yield f"columns.{name} with noise: a row's influence would be unlimited; remove it"

@@ -54,14 +54,14 @@ class Trees(Group):
         ge=1,
         le=MAX_ROUNDS,
         description="Number of boosting rounds. More rounds with a lower `learning_rate` often predict "
-        "better but take longer. With `noise`, the default is 4 per feature, or 10 for the method `hist`.",
+        "better but take longer. With `noise`, the default is 4 per feature and 2 per pair of features.",
     )
     max_depth: int = Field(
         default=6,
         ge=1,
         le=MAX_DEPTH,
         description="Maximum depth of a tree. Each additional level may double the bytes sent. Lower it for "
-        "small tables. With `noise`, the default is 3.",
+        "small tables. With `noise`, the default is 7.",
     )
     learning_rate: Share = Field(
         default=0.3,
@@ -183,11 +183,6 @@ class Histograms(Group):
         le=256,
         description="Maximum number of bins of a numeric feature. Lower it to send fewer bytes: 64 bins "
         "take a quarter of the bytes of 256.",
-    )
-    cut_points: Literal["grid", "even"] = Field(
-        default="grid",
-        description="How cut points of numeric features are found. `grid`: rows are counted in three to "
-        "five turns. `even`, only with `noise`: bins have equal width.",
     )
     gradient_bits: int | None = Field(
         default=None,

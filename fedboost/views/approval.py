@@ -283,7 +283,7 @@ def _origin(origin: ModelOrigin) -> Lines:
 
 IN_LINES = {
     *("columns", "parties", "objective", "objective_package", "rounds", "max_depth", "min_child_weight"),
-    *("max_bin", "cut_points", "num_class", "vote_top_k", "eval_metric", "party_metrics", "xgb_model"),
+    *("max_bin", "num_class", "vote_top_k", "eval_metric", "party_metrics", "xgb_model"),
     *("validation_fraction", "protection", "keyholder", "noise", "program", "label_holder", "blocks"),
     *("rows", "min_common_rows", "max_ids", "repeated_ids", "id_form", "model"),
     *("predict_with", "predict_rows", "min_count", "candidates", "subgroups", "threshold", "reference"),
@@ -495,7 +495,6 @@ def _model(terms: Terms) -> list[tuple[str, str]]:
     settings = [
         f"min_child_weight {terms.trees.min_child_weight:g}",
         f"max_bin {terms.histograms.max_bin}",
-        f"cut_points {terms.histograms.cut_points}",
     ]
     if terms.draws.draws_for_trees:
         drawn = terms.draws
@@ -513,21 +512,18 @@ def _model(terms: Terms) -> list[tuple[str, str]]:
 def _other_settings(terms: Terms) -> list[str]:
     """Return the settings without lines of their own that differ from their defaults."""
     changed = terms.model_dump(mode="json", exclude_defaults=True)
-    columns, noise = changed["columns"], changed.get("noise") or {}
+    columns = changed["columns"]
     others = {name: value for name, value in changed.items() if name not in IN_LINES}
     others |= {f"columns.{name}": columns[name] for name in ("ranges", "label_range") if name in columns}
-    others |= {f"noise.{name}": noise[name] for name in ("method",) if name in noise}
     return [f"{name} {printable(json.dumps(value, ensure_ascii=False))}" for name, value in others.items()]
 
 
 def _noise(terms: Terms) -> list[tuple[str, str]]:
     if terms.noise is None:
         return [("noise", "none: the model, and sums over few rows, reveal something about these rows")]
-    noise, releases = terms.noise, sum(release.times for release in terms.plan.releases.values())
-    strength = (
-        f"epsilon {noise.epsilon:g} at delta {noise.delta:g} for every single row, over "
-        f"{counted(releases, 'sum')}"
-    )
+    noise, releases = terms.noise, terms.plan.releases.values()
+    sums = listed([f"{release.what} ({counted(release.times, 'time')})" for release in releases])
+    strength = f"epsilon {noise.epsilon:g} at delta {noise.delta:g} for every single row, over all of: {sums}"
     if noise.placement == "central":
         return [("noise", f"{strength}; central: THE AGGREGATOR SEES EXACT SUMS and adds the noise later")]
     return [("noise", f"{strength}; {noise.placement}: added at this site, before anything leaves it")]

@@ -240,10 +240,10 @@ def _first_charts(result: ModelReport) -> Iterator[Block]:
     if not by_gain:
         yield note("No feature is used in a split.")
         return
-    drawn = noise is not None and noise.method != "hist"
     yield note(
-        "Trained with noise: splits are drawn at random, so gain does not show which features matter."
-        if drawn
+        "Trained with noise: the effect of a feature is divided among many splits. Its gain times its weight "
+        "shows how much the feature contributes."
+        if noise is not None
         else "Gain and cover are means over the splits on a feature; weight is the number of these splits. "
         "They describe the trees, not how much a feature contributes to a prediction."
     )
@@ -549,10 +549,9 @@ def importances(booster: Booster, terms: Terms, by_feature: Mapping[str, Sequenc
     """Return a document that shows feature importance, and a warning if noise makes it meaningless.
     by_feature: maps each feature to its values of the measures in IMPORTANCES; features with the highest gain
     come first."""
-    drawn = terms.noise is not None and terms.noise.method != "hist"
-    worthless = (
-        "Trained with noise: splits are drawn at random, so these figures do not show which features "
-        "matter; use --shap or --partial-dependence instead."
+    divided = (
+        "Trained with noise: the effect of a feature is divided among many splits. Its gain times its weight "
+        "shows how much the feature contributes; so does --shap."
     )
     rows = [(name, *(f"{value:.6g}" for value in values)) for name, values in by_feature.items()]
     trees = counted(len(booster.trees), "tree")
@@ -562,7 +561,7 @@ def importances(booster: Booster, terms: Terms, by_feature: Mapping[str, Sequenc
         booster.objective,
         [
             Verdict(f"{split}, {listed([*by_feature][:1])} with the highest gain" if by_feature else split),
-            *warnings([worthless] if drawn else []),
+            *warnings([divided] if terms.noise is not None else []),
             *([Table("Importance", ["feature", *IMPORTANCES], rows)] if rows else []),
         ],
     )

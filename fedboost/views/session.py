@@ -157,7 +157,6 @@ def card_blocks(report: PrivacyCard) -> Sequence[Block]:
         "adjacency": report.adjacency,
         "holds against": report.against,
         "noise": f"{report.noise}, {report.placement}; the noise of {parties} is enough",
-        "trees": report.method,
         "epsilon of all releases": f"{report.epsilon_spent:.6g} (mu squared {report.cost:.6g})",
         "epsilon by zCDP": f"{report.zcdp_epsilon:.6g}, a looser bound that holds for discrete noise",
         "parties in every sum": ", ".join(map(one_line, report.roster)) or "not named",
@@ -195,7 +194,6 @@ def plan(result: Plan) -> Document:
         )
         for each in result.releases
     ]
-    hist = "With method hist, each leaf depends on several noisy cells and is less certain than stated here."
     return Document(
         "Privacy plan",
         "",
@@ -205,7 +203,7 @@ def plan(result: Plan) -> Document:
                 f"{parties}, {report.placement} noise; the noise of {report.honest} is enough.",
                 more=[f"The guarantee holds against {report.against}."],
             ),
-            Items([*map(_outlook, result.outlooks), *([hist] if report.method == "hist" else [])]),
+            Items([*map(_outlook, result.outlooks)]),
             Table(
                 "What is released",
                 ["what", "times", "noise", "unit", "share of cost"],
@@ -222,10 +220,11 @@ def plan(result: Plan) -> Document:
 
 
 def _outlook(outlook: Outlook) -> str:
-    """Return a sentence about the certainty of leaf values for one number of rows."""
+    """Return a sentence about the certainty of values for one number of rows."""
     return (
-        f"With {outlook.rows:,} rows, a leaf has {outlook.leaf_rows:,.0f} rows on average, and its value "
-        f"is as certain as with {outlook.worth:,.0f} rows and no noise: {_verdict(outlook)}."
+        f"With {outlook.rows:,} rows, a group of bins has {outlook.leaf_rows:,.0f} rows on average, and "
+        f"after one round its value is as certain as with {outlook.worth:,.0f} rows and no noise: "
+        f"{_verdict(outlook)}."
     )
 
 
@@ -237,4 +236,4 @@ def _verdict(outlook: Outlook) -> str:
         return "noise and chance have about the same effect"
     if ratio <= 10.0:
         return "noise outweighs chance in a single tree; only what many trees agree on is learned"
-    return "noise drowns a single leaf; raise epsilon, or train on more rows"
+    return "noise drowns a single answer; raise epsilon, or train on more rows"

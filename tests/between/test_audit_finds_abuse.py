@@ -262,7 +262,7 @@ def test_nine_logs(write, due, said, path):
         {"objective": "reg:absoluteerror", "vote_top_k": 1},
         {"early_stopping_rounds": 1, "validation_fraction": 0.3, "rounds": 6, "eval_metric": "logloss"},
         {"protection": "plain", "party_metrics": True},
-        {"ranges": [(-3, 3)] * 2, "noise": {"epsilon": 8.0, "delta": 1e-5, "method": "hist"}},
+        {"ranges": [(-3, 3)] * 2, "noise": {"epsilon": 8.0, "delta": 1e-5}},
     ],
 )
 def test_no_kind_of_training_has_a_warning(settings, path):

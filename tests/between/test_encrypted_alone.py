@@ -23,7 +23,7 @@ PARTIES = ("p0", "p1", "p2")
 SMALL = {"rounds": 1, "max_depth": 2, "max_bin": 8, "key_bits": 2048, "keyholder": "p0"}
 UNEVEN = 60
 """Chi-square of 15 degrees of freedom, beyond which it is once in four million."""
-NOISE = {"noise": {"epsilon": 1.0, "delta": 1e-5, "method": "hist"}, "ranges": [(-3, 3)] * 3}
+NOISE = {"noise": {"epsilon": 1.0, "delta": 1e-5}, "ranges": [(-3, 3)] * 3}
 
 
 @pytest.fixture(autouse=True)

@@ -26,8 +26,8 @@ def test_noise_has_its_own_defaults():
         ({"noise": {"epsilon": True, "delta": 1e-6}}, "noise.epsilon: expected a number, got True"),
         ({"noise": 1.0}, r"noise: expected a table, \{ key = value \}, got 1.0"),
         (
-            {"noise": {"epsilon": 1.0, "delta": 1e-6, "method": "hist"}, "monotone_constraints": {"a": 1}},
-            "monotone_constraints with noise: it is not supported for trees of noise.method hist; remove it",
+            {"noise": {"epsilon": 1.0, "delta": 1e-6}, "monotone_constraints": {"a": 1}},
+            "monotone_constraints with noise: it would have no effect; remove it",
         ),
         ({"noise": {"epsilon": 0.0, "delta": 1e-6}}, "noise.epsilon"),
         ({"noise": {"epsilon": 100.0, "delta": 1e-6}}, "noise.epsilon"),
@@ -68,7 +68,7 @@ def test_noise_has_its_own_defaults():
         ({"max_leaves": 5}, "max_leaves with noise"),
         (
             {"grow_policy": "symmetric"},
-            "grow_policy with noise: it has no effect on trees of noise.method additive; remove it",
+            "grow_policy with noise: it would have no effect; remove it",
         ),
         ({"on_loss": "shrink"}, "an additional release"),
         ({"protection": "plain"}, "share of the noise"),
@@ -78,12 +78,6 @@ def test_what_noise_cannot_go_with_says_why(settings, said):
     with pytest.raises(ConfigError, match=said) as raised:
         noisy(**settings)
     assert "\n" not in str(raised.value)
-
-
-def test_even_cut_points_are_for_noise():
-    with pytest.raises(ConfigError, match="needs noise"):
-        terms(cut_points="even")
-    assert noisy(cut_points="even").histograms.cut_points == "even"
 
 
 @pytest.mark.parametrize(("parties", "colluding", "honest"), [(3, None, 2), (4, None, 3), (6, 3, 3)])

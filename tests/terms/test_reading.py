@@ -59,7 +59,6 @@ from fedboost.terms.terms import Terms
         ({"colluding": 2}, "if 2 of 3 parties collude"),
         ({"max_bin": 1}, "max_bin: "),
         ({"gradient_bits": 25}, "gradient_bits: "),
-        ({"cut_points": "exact"}, "cut_points: input should be 'grid' or 'even', got 'exact'"),
         ({"parties": ["a", ""]}, "parties: '' is not a valid"),
         ({"parties": ["a", "b", "a"]}, "parties: a party is named more than once"),
         # names that are not known

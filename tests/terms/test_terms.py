@@ -10,7 +10,6 @@ from all_terms import (
     RANGES,
     RANKING,
     REGRESSION,
-    noisy,
     refusal_of,
     terms,
     with_columns,
@@ -68,7 +67,6 @@ ALONE = {
     "xgb_model": continuation.written(Booster(Logistic(), 0.5, ("a", "b", "c"), (), 1, ("c",)), None),
 }
 """Settings that do not go together with all of the above."""
-NEEDS_NOISE = {"cut_points": "even"}
 NEEDS_SHRINK = {"quorum": 2}
 NEEDS_CLASSES = {"num_class": 4}
 NEEDS_VALIDATION = {"early_stopping_rounds": 3}
@@ -130,7 +128,7 @@ def test_every_setting_changes_the_digest():
         != ranged.changed(rounds=20, max_depth=3).digest
     )
     installed = {"objective_params", "objective_package"}  # tests/gbdt/objectives/test_plugins.py
-    needs = {*installed, *NEEDS_NOISE, *NEEDS_SHRINK, *NEEDS_CLASSES, *NEEDS_VALIDATION, *NEEDS_OBJECTIVE}
+    needs = {*installed, *NEEDS_SHRINK, *NEEDS_CLASSES, *NEEDS_VALIDATION, *NEEDS_OBJECTIVE}
     needs |= {*NEEDS_GROUPS, *NEEDS_RANGES, *NEEDS_KEYS, "label_holder", "blocks"}  # test_vertical.py
     needs |= {
         "rows",
@@ -167,7 +165,6 @@ def test_every_setting_changes_the_digest():
     encrypted = terms(protection="paillier", keyholder="north", parties=["north", "south", "east", "far"])
     for name, value in NEEDS_KEYS.items():
         assert encrypted.changed(**{name: value}).digest != encrypted.digest
-    assert noisy(**NEEDS_NOISE).digest != noisy().digest
     digests = {terms().digest}
     digests |= {terms(**{key: value}).digest for key, value in (OTHER | ALONE).items()}
     assert len(digests) == 1 + len(OTHER | ALONE)

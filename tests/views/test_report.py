@@ -250,7 +250,7 @@ def test_the_card_is_the_privacy_report():
     said = section(page, "privacy")
     assert "epsilon 5 (weak)" in said
     assert "Not covered:" in said
-    assert "splits are drawn" in section(page, "curves")
+    assert "divided among many splits" in section(page, "curves")
     assert "Epsilon 5 at delta 1e-05: weak." in section(page, "warnings")
     assert "rows of the table" in section(page, "quality")
 

@@ -1,4 +1,4 @@
-"""Additive effects of features, and of pairs of features, from noisy sums (`noise.method = "additive"`).
+"""Additive effects of features, and of pairs of features, from noisy sums.
 
 Each round releases noisy sums of gradients and hessians by groups of one feature's bins. A row is in one
 group, so it changes the release by at most its own bound. From an answer (G, H) and the effect v that the
@@ -19,7 +19,7 @@ Source of posterior and evidence: Rasmussen and Williams, "Gaussian Processes fo
 2.2 and 5.4."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
 from typing import NamedTuple
@@ -29,7 +29,6 @@ import numpy as np
 from fedboost.fixedpoint import Float32, Float64, Int64
 from fedboost.gbdt.cut_points import CutPoints, range_edges
 from fedboost.gbdt.objectives.objective import IDENTITY
-from fedboost.gbdt.sampling import mixed
 from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, Split, Splits, Tree
 from fedboost.terms.hiding import ROUNDS_A_PAIR, TREES, groups_of
 from fedboost.terms.terms import Terms
@@ -57,7 +56,8 @@ def shrunken(counts: Int64, sigma: float) -> Float64:
         share, times = _shares(own, size_of := estimate.size), nodes // size_of
         above = np.repeat(sums.reshape(size_of, times).sum(axis=1), times)
         difference, noise = sums - share * above, sigma**2 * own * (1.0 - share)
-        kept = max(0.0, 1.0 - noise.sum() / max((difference * difference).sum(), 1e-300))
+        power = (difference * difference).sum()
+        kept = max(0.0, 1.0 - noise.sum() / power) if power else 0.0
         estimate = share * np.repeat(estimate, times) + kept * difference
     assert estimate.size == size
     found: Float64 = np.where(alone, counts, np.maximum(estimate, 0.0))
@@ -191,11 +191,10 @@ class Grower:
         return [leaf for side, half in enumerate(halves) for leaf in self.divide(child + side, feature, half)]
 
 
-def equal_parts(weight: Float64, count: int, shift: float = 0.0) -> list[range]:
-    """Divide a row of cells into at most `count` ranges of about equal weight. shift: moves their ends, in
-    shares of a range."""
+def equal_parts(weight: Float64, count: int) -> list[range]:
+    """Divide a row of cells into at most `count` ranges of about equal weight."""
     until = np.cumsum(weight) - weight / 2.0
-    ranks = (np.arange(1, count) + shift) / count * weight.sum()
+    ranks = np.arange(1, count) / count * weight.sum()
     inner = [end for end in np.unique(np.searchsorted(until, ranks)).tolist() if 0 < end < weight.size]
     return [range(*ends) for ends in pairwise([0, *inner, weight.size])]
 
@@ -204,10 +203,11 @@ def equal_parts(weight: Float64, count: int, shift: float = 0.0) -> list[range]:
 
 
 class Answer(NamedTuple):
-    """One answer about an effect: sums of hessians, float64 [roots, groups]; A, float64 [roots, groups,
-    cells]; y, float64 [roots, groups]."""
+    """One answer about an effect: sums of hessians, and the groups' values at the time, float64 [roots,
+    groups]; A, float64 [roots, groups, cells]; y, float64 [roots, groups]."""
 
     hessian: Float64
+    value: Float64
     spread: Float64
     y: Float64
 
@@ -217,33 +217,36 @@ class Effect:
     """The effect of one or two features on the margins.
 
     cells: the groups of bins that have a value each, or none for a pair; rows: estimated relative numbers of
-    rows in the cells, float64 [cells]; are_counted: True if these are numbers of rows; prior: K; center: as
-    in `posterior`; value: float64 [roots, cells]; answers: oldest first; evidence: of all answers, at least
-    0."""
+    rows in the cells, float64 [cells]; prior: K; center: as in `posterior`; value: float64 [roots, cells];
+    answers: oldest first; evidence: of all answers, at least 0."""
 
     cells: list[Group]
     rows: Float64
-    are_counted: bool
     prior: Float64
     center: float
     value: Float64
     answers: list[Answer] = field(default_factory=list)
     evidence: float = 0.0
 
-    def learn(self, answer: Answer, variance: float, ratio: float, unit: float) -> Float64:
-        """Update the value, and return by how much it has moved. variance: of an answer's noise; ratio:
-        variance of a row's gradient, in units of its hessian; unit: of effects, in margins."""
+    def learn(self, answer: Answer, variances: tuple[float, float], ratio: float, unit: float) -> Float64:
+        """Update the value, and return by how much it has moved. variances: of the noise in sums of gradients
+        and of hessians; ratio: variance of a row's gradient, in units of its hessian; unit: of effects, in
+        margins."""
         self.answers.append(answer)
         count, sizes = len(self.answers), [each.y.shape[1] for each in self.answers]
         fading = np.repeat(FADE ** np.arange(count - 1, -1, -1), sizes)
         moved, evidence = np.empty_like(self.value), 0.0
         for root, before in enumerate(self.value):
-            hessian, spread, y = (
+            hessian, value, spread, y = (
                 np.concatenate([part[root] for part in parts]) for parts in zip(*self.answers, strict=True)
             )
-            # The same rows answer each time, so what their labels add by chance does not average out.
-            noise = variance / fading + count * ratio * hessian
-            mean, known = posterior(spread, y, noise, self.prior, self.center, unit)
+            mean, known = before, 0.0
+            for _ in range(2):
+                # Noise in the hessian changes y by as much for each unit that the value was away from f. And
+                # the same rows answer each time: what their labels add by chance does not average out.
+                away = value - spread @ mean / hessian
+                noise = (variances[0] + variances[1] * away**2) / fading + count * ratio * hessian
+                mean, known = posterior(spread, y, noise, self.prior, self.center, unit)
             moved[root] = np.clip(mean - before, -MAX_MOVE * unit, MAX_MOVE * unit).astype(np.float32)
             evidence += known
         self.value += moved
@@ -288,7 +291,8 @@ class Effects:
         self._terms, self._cut_points, self._rows = terms, cut_points, rows
         self._hessian, self._total, bound = hessian, max(total, 1.0), terms.bound
         sigma = terms.plan.releases[TREES].sigma
-        self._gradient_sigma, self._hessian_sigma = bound.gradient(sigma), bound.hessian(sigma)
+        self._hessian_sigma = bound.hessian(sigma)
+        self._variances = bound.gradient(sigma) ** 2, self._hessian_sigma**2
         self._unit, self._ratio = 1.0, 1.0
         if terms.objective.loss.link == IDENTITY:
             spread, per_row = terms.objective.loss.typical_row(bound)
@@ -313,25 +317,24 @@ class Effects:
         return self._effect(cells, counted, prior, CENTER)
 
     def _effect(self, cells: list[Group], rows: Float64 | None, prior: Float64, center: float) -> Effect:
-        value, are_counted = np.zeros((len(self._terms.roots), len(prior))), rows is not None
-        return Effect(cells, np.ones(len(prior)) if rows is None else rows, are_counted, prior, center, value)
+        value = np.zeros((len(self._terms.roots), len(prior)))
+        return Effect(cells, np.ones(len(prior)) if rows is None else rows, prior, center, value)
 
     def release(self, number: int) -> Release:
         """Choose the groups of a round."""
         pair_rounds = ROUNDS_A_PAIR * self._terms.pairs
         if number < (main := self._terms.trees.rounds - pair_rounds):
-            return self._of_one(self._features[number % len(self._features)], number)
+            return self._of_one(self._features[number % len(self._features)])
         if not self._sides:
             self._choose_pairs()
         return self._of_two([*self._sides][(number - main) % len(self._sides)])
 
-    def _of_one(self, feature: int, number: int) -> Release:
+    def _of_one(self, feature: int) -> Release:
         effect, grower = self._effects[feature,], self._grower(True)
         cells = [[cell] for cell in range(len(effect.cells))]
         if feature not in self._cut_points.categorical:
-            shift = next(draws(self._terms.draws.seed, number)) / 2.0**64 - 0.5
             count = groups_of(float(self._hessian[0]) * self._total, self._hessian_sigma)
-            cells[:-1] = map(list, equal_parts(effect.rows[:-1] + 1e-9, count, shift))
+            cells[:-1] = map(list, equal_parts(effect.rows[:-1] + 1e-9, count))
         groups = [joined(effect.cells[cell] for cell in part) for part in cells]
         leaves = [grower.divide(root, feature, groups) for root in self._terms.roots]
         first, ends = len(grower.splits), list[list[int]]()
@@ -393,24 +396,12 @@ class Effects:
             tree.add_leaf(0.0, 0.0)
         for split in every:
             tree.decide(split, self._cut_points.cuts[split.feature])
-        hessian = self._sharpened(release, bound.hessian(1.0) * sums[:, :, 1].astype(np.float64))
+        hessian = np.maximum(bound.hessian(1.0) * sums[:, :, 1], LEAST * self._hessian_sigma)
         for leaves, gradients, hessians in zip(release.leaves, sums[:, :, 0].tolist(), hessian, strict=True):
             for leaf, gradient, of_group in zip(leaves, gradients, hessians.tolist(), strict=True):
                 tree.gain[leaf] = float(np.float32(bound.gradient(gradient)))
                 tree.cover[leaf] = float(np.float32(of_group))
         return tree
-
-    def _sharpened(self, release: Release, hessian: Float64) -> Float64:
-        """Average noisy sums of hessians with what the numbers of rows make one expect, where these are
-        known."""
-        known = hessian
-        if release.effect.are_counted:
-            rows = np.array([release.effect.rows[part].sum() for part in release.cells])
-            due = np.maximum(np.outer(self._hessian, rows), 1e-9)
-            mine, theirs = 1.0 / self._hessian_sigma**2, (2.0 / due) ** 2
-            known = (hessian * mine + due * theirs) / (mine + theirs)
-            known[:, -1] = hessian[:, -1]  # missing values are not counted
-        return np.maximum(known, LEAST * self._hessian_sigma)
 
     def learn(self, release: Release, tree: Tree) -> None:
         """Learn from the answer that a round's trees keep, and set the values of their leaves."""
@@ -423,8 +414,9 @@ class Effects:
         for group, cells in enumerate(release.cells):
             rows = effect.rows[cells] + 1e-9
             spread[:, group, cells] = hessian[:, group, None] * (rows / rows.sum())
-        y = (spread @ effect.value[:, :, None])[:, :, 0] - gradient
-        moved = effect.learn(Answer(hessian, spread, y), self._gradient_sigma**2, self._ratio, self._unit)
+        value = (spread @ effect.value[:, :, None])[:, :, 0] / hessian
+        answer = Answer(hessian, value, spread, hessian * value - gradient)
+        moved = effect.learn(answer, self._variances, self._ratio, self._unit)
         self._hessian = hessian.sum(axis=1) / self._total
         order = [cell for cells in release.cells for cell in cells]
         for root, ends in enumerate(release.ends):
@@ -439,11 +431,3 @@ class Effects:
 
 LEAST = 0.1
 """Smallest sum of hessians of a group, in standard deviations of its noise."""
-
-
-def draws(seed: int, number: int) -> Iterator[int]:
-    """Yield endless pseudo-random integers below 2**64: hashes of the seed, as for the sampling of rows."""
-    block = 0
-    while True:
-        yield from mixed(np.arange(1024, dtype=np.uint64), seed, "structure", number, block).tolist()
-        block += 1

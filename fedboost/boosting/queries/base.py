@@ -273,10 +273,8 @@ class BaseQuery(HasSplits, Query, ABC):
     only_turn: ClassVar[int | None] = None
     """Number of the turn that the query must have to itself, or None if any turn will do. Set only for
     queries that are sent once in a session."""
-    needs_noise: ClassVar[bool] = False
-    """True if the query is allowed only under terms with noise."""
-    suits: ClassVar[tuple[str, ...]] = ()
-    """Noise methods with which the query is allowed, if the terms have noise."""
+    with_noise: ClassVar[tuple[bool, ...]] = (False,)
+    """Whether the query is allowed under terms without noise (False), with noise (True), or both."""
     released: ClassVar[str | None] = None
     """Name of the answer's release in `Terms.plan` with noise; None if the answer ignores the rows."""
     views: ClassVar[tuple[tuple[str, Callable[[View, Any], Any]], ...]] = (("splits", View.splits),)
@@ -342,21 +340,15 @@ class BaseQuery(HasSplits, Query, ABC):
                 f"an answer would have {self.cells} integers, but at most {MAX_CELLS} are allowed; lower "
                 f"max_depth",
             )
-        if terms.noise is None and self.needs_noise:
-            raise Refused("query-noise", "the query is for noisy sums, but the terms do not have noise")
-        if terms.noise is not None:
-            if terms.noise.method not in self.suits:
-                raise Refused(
-                    "query-noise",
-                    "the query does not support the noise.method of the terms",
-                )
-            # With noise the number of rows is secret. If the query contained one, accepting or refusing the
-            # query would reveal whether the party has more rows.
-            if self.rows != ROWS:
-                raise Refused(
-                    "query-noise",
-                    "the query reveals the number of rows, which must be secret under terms with noise",
-                )
+        if (has_noise := terms.noise is not None) not in self.with_noise:
+            raise Refused("query-noise", f"the query is not allowed with{'' if has_noise else 'out'} noise")
+        # With noise the number of rows is secret. If the query contained one, accepting or refusing the query
+        # would reveal whether the party has more rows.
+        if has_noise and self.rows != ROWS:
+            raise Refused(
+                "query-noise",
+                "the query reveals the number of rows, which must be secret under terms with noise",
+            )
         self.check_terms(terms)
 
     def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> Self:

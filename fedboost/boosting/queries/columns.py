@@ -30,7 +30,7 @@ from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.protocol.contracts import Bound, Only
 from fedboost.terms.columns import MAX_CLASSES
-from fedboost.terms.hiding import BINS, CUT_POINTS, METHODS, ROWS, SUMMARY
+from fedboost.terms.hiding import BINS, CUT_POINTS, ROWS, SUMMARY
 from fedboost.terms.reading import MAX_FEATURES
 from fedboost.terms.session import TRAINING
 from fedboost.terms.tasks import gridded
@@ -90,8 +90,7 @@ class QuantileQuery(Counted, BaseQuery):
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
-        asked = terms.histograms.cut_points == "grid" and terms.noise is None and not terms.hides_columns
-        return MAX_REFINEMENTS * asked
+        return MAX_REFINEMENTS * (terms.noise is None and not terms.hides_columns)
 
     def check_terms(self, terms: Terms) -> None:
         if terms.hides_columns:
@@ -179,8 +178,7 @@ class RangeQuery(Counted, BaseQuery):
 
     description = "how many rows lie in each part of a range"
     tasks = TRAINING | {"describe"}
-    needs_noise = True
-    suits = METHODS
+    with_noise = (True,)
     released = CUT_POINTS
 
     rows: Rows
@@ -199,7 +197,7 @@ class RangeQuery(Counted, BaseQuery):
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
-        return int(terms.histograms.cut_points == "grid" and terms.noise is not None)
+        return int(terms.noise is not None)
 
     def check_terms(self, terms: Terms) -> None:
         numeric = len(terms.columns.numeric)
@@ -207,7 +205,7 @@ class RangeQuery(Counted, BaseQuery):
             raise Refused(
                 "query-ranges", f"the terms do not allow a query for {self.divisions} parts of a range"
             )
-        if terms.histograms.cut_points != "grid" or self.features != numeric:
+        if self.features != numeric:
             raise Refused(
                 "query-ranges",
                 f"the number of ranges in the query ({self.features}) differs from the number of ranges in "
@@ -236,7 +234,7 @@ class BinCountsQuery(Stateless, BaseQuery):
 
     description = "row counts by bin of columns and score"
     tasks = frozenset({"train", "drift"})
-    suits = METHODS
+    with_noise = (False, True)
     released = BINS
 
     sizes: Annotated[
@@ -299,7 +297,7 @@ class SummaryQuery(Stateless, BaseQuery):
     description = "row counts: total, missing, by level"
     only_turn = 1
     tasks = frozenset({"describe"})
-    suits = METHODS
+    with_noise = (False, True)
     released = SUMMARY
 
     numeric: Features

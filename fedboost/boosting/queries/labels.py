@@ -43,7 +43,7 @@ from fedboost.protocol.contracts import Bound, Only
 from fedboost.protocol.messages import Parties
 from fedboost.terms import tasks as evaluating
 from fedboost.terms.columns import MAX_CLASSES
-from fedboost.terms.hiding import LEVELS, METHODS, ROWS, SCORES, START
+from fedboost.terms.hiding import LEVELS, ROWS, SCORES, START
 from fedboost.terms.terms import MAX_RENEWAL_QUERIES, Terms, slots_of
 from fedboost.terms.training import MAX_METRICS, MAX_SUBGROUPS
 
@@ -100,7 +100,7 @@ class StartQuery(BeforeTrees, BaseQuery):
     for rows that trees are not trained on."""
 
     description = "sum over all rows (for the mean label)"
-    suits = METHODS
+    with_noise = (False, True)
     released = START
     views = ("cut_points", View.cut_points), ("gradient", View.scale), ("hessian", View.scale)
 
@@ -193,7 +193,7 @@ class LevelSumsQuery(Counted, BaseQuery):
     description = "sums of labels by level of a column"
     tasks = frozenset({"train"})
     steps = LEVELS_SUMMED
-    suits = METHODS
+    with_noise = (False, True)
     released = LEVELS
 
     rows: Rows
@@ -422,7 +422,7 @@ class EvaluationQuery(OfModel):
     """
 
     description = "model error; row counts by score and label"
-    suits = METHODS
+    with_noise = (False, True)
     released = SCORES
 
     rows: Rows

@@ -38,7 +38,7 @@ from fedboost.gbdt.tree import Splits
 from fedboost.privacy.packing import Segment
 from fedboost.privacy.protection import HiddenSums
 from fedboost.protocol.contracts import Bound, Only, pieces
-from fedboost.terms.hiding import METHODS, TREES
+from fedboost.terms.hiding import TREES
 from fedboost.terms.session import MAX_PARTIES
 from fedboost.terms.terms import Terms
 
@@ -90,8 +90,6 @@ class HistogramQuery(BaseQuery):
 
     description = "sums over groups of rows, by interval"
     of_tree = True
-    suits = ("hist",)
-    released = TREES
     views = ("splits", View.splits), ("gradient", View.scale), ("hessian", View.scale)
 
     rows: Rows
@@ -150,7 +148,7 @@ class HistogramQuery(BaseQuery):
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
-        return terms.trees.rounds * max_levels(terms) * (terms.noise is None or terms.noise.method == "hist")
+        return terms.trees.rounds * max_levels(terms) * (terms.noise is None)
 
     def check_terms(self, terms: Terms) -> None:
         check_scales(terms, self.gradient, self.hessian, self.threshold)
@@ -182,10 +180,6 @@ class HistogramQuery(BaseQuery):
                 )
 
     def _check_widths(self, terms: Terms) -> None:
-        if terms.noise is not None and self.widths:
-            raise Refused(
-                "query-widths", "the query has cell widths, but noisy sums do not have a known bound"
-            )
         if terms.hides_columns and self.widths:
             raise Refused(
                 "query-widths", "the query has cell widths, which would reveal something about labels"
@@ -382,7 +376,7 @@ def check_growing(
         raise PeerError("query-order", f"tree {tree}: votes and histograms must alternate")
 
 
-# ---- The query about a tree of random structure: sums of its leaves, with noise -------------------------
+# ---- The query about an effect: sums over groups of rows, with noise ------------------------------------
 
 
 @dataclass(frozen=True)
@@ -394,8 +388,7 @@ class SumsQuery(BaseQuery):
 
     description = "sums over the rows in each leaf of a tree"
     of_tree = True
-    needs_noise = True
-    suits = ("additive",)
+    with_noise = (True,)
     released = TREES
 
     rows: Rows
@@ -419,7 +412,7 @@ class SumsQuery(BaseQuery):
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
-        return terms.trees.rounds * (terms.noise is not None and terms.noise.method != "hist")
+        return terms.trees.rounds * (terms.noise is not None)
 
     def check_terms(self, terms: Terms) -> None:
         check_nodes(terms, self.tree, self.splits, self.nodes)
@@ -456,7 +449,7 @@ class EndRoundQuery(BaseQuery):
 
     description = "error of the model, summed over all rows"
     ends_tree = True
-    suits = METHODS  # the terms have no metrics then
+    with_noise = (False, True)  # the terms have no metrics then
     views = ("splits", View.splits), ("values", View.values), ("weight", View.scale)
 
     rows: Rows

@@ -93,6 +93,14 @@ def quantise(gradient, hessian, gradient_factor, hessian_factor, limit, out):
 
 
 @loop
+def _clipped(value, least):
+    """Return the value, clipped to the range from `least` to 1. NaN becomes 1: `min` and `max` would return
+    NaN, whose integer is far beyond any bound."""
+    value = value if value < 1.0 else 1.0
+    return value if value > least else least
+
+
+@loop
 def quantise_bounded(gradient, hessian, gradient_factor, hessian_factor, weight, units, out):
     """Like `quantise`, but clips both numbers and rounds toward zero, so that the norm of a row's result is
     bounded.
@@ -106,8 +114,8 @@ def quantise_bounded(gradient, hessian, gradient_factor, hessian_factor, weight,
         out: int64 [N], receives the result.
     """
     for i in range(gradient.size):
-        g = min(max(gradient[i] * gradient_factor, -1.0), 1.0)
-        h = min(max(hessian[i] * hessian_factor, 0.0), 1.0)
+        g = _clipped(gradient[i] * gradient_factor, -1.0)
+        h = _clipped(hessian[i] * hessian_factor, 0.0)
         out[i] = (np.int64(g * units) << 32) + np.int64(h * weight * units)
 
 
@@ -122,8 +130,8 @@ def quantise_scaled(gradient, hessian, units, out):
     most 1 for the other one. Together they must be at most 1 in magnitude; gradient, hessian, units, out: as
     there."""
     for i in range(gradient.size):
-        g = min(max(gradient[i], -1.0), 1.0)
-        h = min(max(hessian[i], 0.0), 1.0)
+        g = _clipped(gradient[i], -1.0)
+        h = _clipped(hessian[i], 0.0)
         larger = max(abs(g), 1.0 - abs(g))  # max(p, 1 - p)
         scale = BELOW_ONE / math.sqrt(larger * larger + h * h) * units
         out[i] = (np.int64(g * scale) << 32) + np.int64(h * scale)

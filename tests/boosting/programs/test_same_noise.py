@@ -15,7 +15,7 @@ from fedboost.boosting.queries.labels import StartQuery
 from fedboost.boosting.queries.trees import SumsQuery
 from fedboost.boosting.state import INITIAL_STATE, BoostingState, Round
 from fedboost.errors import Refused
-from fedboost.gbdt.cut_points import FINE_PARTS, CutPoints
+from fedboost.gbdt.cut_points import FINE_PARTS, CutPoints, range_edges
 from fedboost.gbdt.objectives.objective import SCALE
 from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.privacy.protection import Tag
@@ -86,8 +86,7 @@ def test_central_noise_is_less_than_that_of_shares():
     ]
     assert values == sorted(values)
     one, other = (
-        trained(parts=randomly(ROWS, 3), cut_points="even", protection="masked", noise=noise).booster
-        for _ in range(2)
+        trained(parts=randomly(ROWS, 3), protection="masked", noise=noise).booster for _ in range(2)
     )
     assert one.trees[0].value != other.trees[0].value
 
@@ -113,10 +112,10 @@ def test_whether_two_answers_have_the_same_noise_says_nothing_of_rows():
     """An aggregator that lies asks for the same sums after trees that move a single row, if it is there: the
     same bytes would say that it is not."""
     X, y = data(rows=50)
-    terms = terms_of(X, 1, levels=(3, 8), ranges=RANGES, cut_points="even", **LOCAL)
+    terms = terms_of(X, 1, levels=(3, 8), ranges=RANGES, **LOCAL)
     ledger = TransientMemory(bytes)
     spending = spending_of(terms, ledger)
-    cuts = CutPoints.of(tuple(private.even_cuts(of, 8) for of in RANGES), (True,) * 3).with_categories((3, 8))
+    cuts = CutPoints.of(tuple(range_edges(of, 8) for of in RANGES), (True,) * 3).with_categories((3, 8))
     start = StartQuery(1 << 40, cuts, SCALE, SCALE)
     query = SumsQuery(1 << 40, 0, (), (0,))
     places = [BoostingState(0, start, (Round((), ((0, value),)),)) for value in (0.25, 0.5)]
@@ -159,7 +158,6 @@ def test_how_long_a_plain_answer_is_says_nothing_of_rows(placement):
             levels=(3, 8),
             ranges=RANGES,
             rounds=2,
-            cut_points="even",
             protection="plain",
             noise=noise,
         )

@@ -99,6 +99,15 @@ def test_rounding_is_toward_zero(margin, label):
     assert bound.hessian(int(out[0]) & 0xFFFFFFFF) == pytest.approx(hessian * scale, abs=2 / UNITS)
 
 
+@pytest.mark.parametrize("objective", ["binary:logistic", "reg:squarederror", "count:poisson"])
+def test_no_float_is_beyond_the_bound(objective):
+    floats = np.array([np.nan, np.inf, -np.inf, 1e308, -1e308, 5e-324, -0.0, 1.0, -1.0])
+    gradient, hessian = map(np.ravel, np.meshgrid(floats, floats))
+    bound, out = bound_of(OBJECTIVES[objective], (0.0, 10.0)), np.empty(gradient.size, np.int64)
+    bound.quantise(gradient, hessian, out)
+    assert (np.hypot(out >> 32, out & 0xFFFFFFFF) <= bound.sensitivity * UNITS).all()
+
+
 @pytest.mark.parametrize("objective", ["reg:squarederror", "count:poisson", "reg:gamma"])
 def test_what_has_no_bound_is_refused(objective):
     with raised(ConfigError, "label-range-missing", "objective-no-bound"):

@@ -145,8 +145,7 @@ def test_a_setting_that_is_not_its_default_is_shown(besides, setting):
 def test_every_setting_is_shown():
     tried = {name for _, setting in OTHERS for name in setting}
     assert tried | IN_LINES | {"objective_params"} == set(Terms.file_keys())
-    text = " ".join(summary(offered(**NOISY).changed(noise={**NOISY["noise"], "method": "hist"})).split())
-    assert 'columns.ranges {"age": [0.0, 100.0]}, noise.method "hist"' in text
+    assert 'columns.ranges {"age": [0.0, 100.0]}' in " ".join(summary(offered(**NOISY)).split())
 
 
 def test_names_in_terms_cannot_move_the_cursor_of_who_is_asked_or_pose_as_other_text():

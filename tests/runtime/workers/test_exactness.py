@@ -88,14 +88,11 @@ def test_noise_is_the_sites_own():
     others = {"south": table(150, seed=1), "east": table(90, seed=2)}
     frame = table()
     silent = mock.patch.object(site, "noise_of", lambda key, share, size: np.zeros(size, np.int64))
-    for method in ("additive", "hist"):
-        agreed = terms(
-            columns={"ranges": ranges}, protection="masked", noise={**noise, "method": method}, rounds=2
-        )
-        with silent:
-            expected = fb.simulate(agreed, {"north": frame, **others}).model.booster
-            north = shared_out(frame, cuts_of(frame, 5))
-            assert on_workers(agreed, {"north": north, **others}, 3).booster == expected
+    agreed = terms(columns={"ranges": ranges}, protection="masked", noise=noise, rounds=2)
+    with silent:
+        expected = fb.simulate(agreed, {"north": frame, **others}).model.booster
+        north = shared_out(frame, cuts_of(frame, 5))
+        assert on_workers(agreed, {"north": north, **others}, 3).booster == expected
 
 
 def test_descriptions_evaluations_and_drift_are_those_of_one_machine():
