@@ -624,9 +624,6 @@ def test_what_cannot_be_is_one_line(model, tmp_path):
     apart = {"columns": {"label": "y", "numeric": ["age", "dose"], "held": {"south": ["dose"]}}}
     apart = terms(["north", "south"], **apart, label_holder="north", rows="in_order")
     assert "label_holder: a model can be evaluated only if each party has all columns" in why(model, apart)
-    ranged = {**COLUMNS, "ranges": {"age": [0, 100], "dose": [-5, 5]}}
-    noisy = terms(columns=ranged, noise={"epsilon": 1.0, "delta": 1e-6}, rounds=20, protection="masked")
-    assert "noise: a model can be evaluated only with exact sums" in why(model, noisy)
     with pytest.raises(ConfigError, match="program evaluate needs a model: set xgb_model"):
         terms(program="evaluate")
     agreed = evaluation_terms(model)

@@ -680,6 +680,84 @@ def count_classes(margin: Float64, label: Float32, classes: int) -> Int64:
     return np.bincount(pair, minlength=classes * classes).astype(np.int64)
 
 
+# ---- Counts of rows in fixed cells, under terms with noise (decision 0051) -------------------------------
+# Guarantees: a row is in one cell of each group of cells, whatever the model predicts for it. Each metric is
+# a ratio of two sums that are linear in the counts (for the AUC, in the counts of each label), so noise does
+# not bias it.
+
+
+COUNTED = ("logloss", "error", "auc", "mlogloss", "merror", "rmse", "mae")
+"""Metrics that follow from these counts. Noise would bias others, such as a maximum."""
+ERROR_EDGES = np.exp2(np.arange(-20, 1) / 2)
+"""Edges between the parts of absolute errors, in widths of the label's range. Larger errors count as 1."""
+LARGEST_LOG_LOSS = -math.log(1e-3)
+"""Cap on a row's log loss: that of a label predicted with probability 0.001."""
+
+
+def is_counted(name: str, threshold: float) -> bool:
+    metric = metric_of(name)
+    return metric.threshold in edges(threshold) if isinstance(metric, Error) else name in COUNTED
+
+
+def noisy_cells(scores: bool, classes: int, threshold: float) -> int:
+    """Return the number of cells in `count_noisy`."""
+    of_others = classes**2 + len(EDGES) + 1 if classes else ERROR_EDGES.size + 1
+    return 2 * bins(threshold) if scores else of_others
+
+
+def count_noisy(
+    loss: Objective, margin: Float64, label: Float32, classes: int, threshold: float, width: float
+) -> Int64:
+    """Count rows by label and part of the probability; with several classes by class and predicted class,
+    then by the probability of the row's own class; for numbers by absolute error. classes: number of classes,
+    if there are several; width: width of the label's range, or 0 if labels are classes."""
+    if width:
+        with np.errstate(over="ignore"):
+            errors = np.abs(loss.predict(margin) - label) / width
+        places, size = np.searchsorted(ERROR_EDGES, errors), ERROR_EDGES.size + 1
+        return np.bincount(places, minlength=size).astype(np.int64)
+    if not classes:
+        return count_bins(margin, label, threshold)[: 2 * bins(threshold)]
+    own = np.exp(-kernels.softmax_losses(margin, label, np.ones_like(label)))
+    by_own = np.bincount(np.searchsorted(EDGES, own), minlength=len(EDGES) + 1).astype(np.int64)
+    return np.concatenate([count_classes(margin, label, classes), by_own])
+
+
+def ratios(
+    counts: Float64, classes: int, threshold: float, width: float, names: Iterable[str]
+) -> dict[str, tuple[Float64, Float64]]:
+    """Return metric -> (above, below): (above @ counts) / (below @ counts) is the metric, or the square of
+    `rmse`. Rows of a part are taken to be in its middle. counts: as of `count_noisy`; names: which metrics
+    are needed beside the usual ones."""
+    every = np.ones(counts.size)
+    if width:
+        low, high = width * np.append(0.0, ERROR_EDGES), width * np.append(ERROR_EDGES, 1.0)
+        return {"mae": ((low + high) / 2, every), "rmse": ((low * low + low * high + high * high) / 3, every)}
+    ends = np.array([0.0, *edges(threshold if not classes else 0.5), 1.0])
+    middle = (ends[1:] + ends[:-1]) / 2
+    losses = np.minimum(-np.log(middle), LARGEST_LOG_LOSS)
+    if classes:
+        wrong, own = 1.0 - np.eye(classes).reshape(-1), np.arange(counts.size) >= classes**2
+        return {
+            "merror": (np.append(wrong, 0.0 * losses), every * ~own),
+            "mlogloss": (np.append(0.0 * wrong, losses), every * own),
+        }
+    negatives, positives = counts.reshape(2, -1)
+    below, above = np.cumsum(negatives) - negatives / 2, np.cumsum(positives[::-1])[::-1] - positives / 2
+    totals = max(positives.sum(), 0.0), max(negatives.sum(), 0.0)
+    of_zeros = np.minimum(-np.log(1.0 - middle), LARGEST_LOG_LOSS)
+    out = {
+        "auc": (np.append(above, below), np.repeat(totals, negatives.size)),
+        "logloss": (np.append(of_zeros, losses), every),
+        "mean_prediction": (np.tile(middle, 2), every),
+    }
+    for name in names:
+        if isinstance(metric := metric_of(name), Error):
+            is_high = ends[1:] > metric.threshold
+            out[name] = np.append(is_high, ~is_high).astype(np.float64), every
+    return out
+
+
 def area(negatives: Int64, positives: Int64) -> tuple[float, float]:
     """Compute the area under the ROC curve from counts by fine cell, int64 [FINE_CELLS] for each label.
     Returns the area, and a bound for its difference from the area computed from unrounded scores."""

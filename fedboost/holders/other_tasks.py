@@ -27,7 +27,7 @@ from fedboost.gbdt.sampling import Mask
 from fedboost.gbdt.threads import Threads
 from fedboost.holders.shard import RowsHolder, Shard, continue_margins, row_sets
 from fedboost.protocol.contracts import HeldTable, Holder
-from fedboost.terms.tasks import bins_in, level_sets
+from fedboost.terms.tasks import bins_in, label_width, level_sets
 from fedboost.terms.terms import Terms
 
 # ---- The rows that a model is evaluated on: all, rows that its training held out, or rows added since ---
@@ -172,13 +172,21 @@ class EvaluationHolder(RowsHolder):
     def table(self) -> HeldTable | None:
         """Table of the session and the rows to evaluate on, or None if all rows are evaluated."""
         chosen = self._about.chosen
-        return None if chosen is None else HeldTable(chosen.size, self.rows_hashed, chosen)
+        if chosen is None or self._terms.noise is not None:  # noise hides in which rows sessions differ
+            return None
+        return HeldTable(chosen.size, self.rows_hashed, chosen)
 
     def compute(self, query: Query) -> Int64:
         match query:
             case MagnitudesQuery():
                 about = self.rows, self._about.grown_on, self._about.unknown
                 return magnitudes(query, self._gradients, about)
+            case EvaluationQuery() if not query.sets:
+                kind = query.classes, query.threshold, label_width(self._terms)
+                return self._gradients.sum_rows(
+                    lambda loss, margin, label, _: metrics.count_noisy(loss, margin, label, *kind),
+                    np.ones(self.rows, np.bool_),
+                )
             case EvaluationQuery():
                 levels = [each for column in level_sets(self._terms).values() for each in column]
                 masks = [self._rows_of(each.column, each.place) for each in levels]

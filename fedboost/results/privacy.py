@@ -10,8 +10,10 @@ from fedboost.privacy import noise as accounting
 from fedboost.privacy.pairwise import Group
 from fedboost.results.base import Part
 from fedboost.terms.hiding import (
+    BINS,
     CUT_POINTS,
     LEVELS,
+    SCORES,
     START,
     SUMMARY,
     TREES,
@@ -30,7 +32,8 @@ NOT_COVERED = (
     "memory keeps count",
     "choices made by looking at the rows, or at results on them, outside this session",
 )
-UNITS = {**dict.fromkeys((CUT_POINTS, SUMMARY), "rows"), **dict.fromkeys((LEVELS, START, TREES), "gradients")}
+UNITS = dict.fromkeys((CUT_POINTS, SUMMARY, SCORES, BINS), "rows")
+UNITS |= dict.fromkeys((LEVELS, START, TREES), "gradients")
 """Maps kind of noisy release -> unit in which its noise is measured: rows or gradients."""
 _TOTAL = ("epsilon", "delta", "cost", "epsilon_spent", "zcdp_epsilon", "honest")
 """Fields of the card that are repeated in a plan."""
@@ -195,7 +198,7 @@ class Plan(Part):
         return cls(
             card=PrivacyCard.of(terms),
             releases=tuple(_planned(terms, release) for release in terms.plan.releases.values()),
-            outlooks=tuple(Outlook.of(terms, count) for count in rows),
+            outlooks=tuple(Outlook.of(terms, count) for count in rows if terms.task.trains),
         )
 
     @property

@@ -13,6 +13,7 @@ from fedboost.gbdt.drift import by_chance, joined, runs, stability_index
 from fedboost.gbdt.metrics import grows, own_name
 from fedboost.results.base import Count, Ended, Number, Numbers, Part, Result, Share
 from fedboost.terms import tasks
+from fedboost.terms.hiding import BINS
 from fedboost.terms.terms import Terms
 
 # ---- The evaluation of a model on the rows of all parties ----------------------------------------------
@@ -60,7 +61,7 @@ class SetFigures(Part):
 
     def has_figures_of(self, terms: Terms) -> bool:
         """Return whether the figures are exactly those that the terms require."""
-        if not {*terms.metrics} == self.metrics.keys() == self.resolution.keys():
+        if not {*terms.metrics} == self.metrics.keys() <= self.resolution.keys():
             return False
         if tasks.is_binary(terms):
             of_two = self.rates is not None and "mean_prediction" in self.model_fields_set
@@ -127,6 +128,8 @@ class Evaluation(Result, SetFigures):
     None if there are too few rows to determine it.
 
     Attributes:
+        noise: if the terms add noise, its standard deviation in a count, in rows. Then counts are not
+            rounded, and `resolution` has the standard errors of metrics and rates that come from the noise.
         of: the rows that were evaluated: `held-out`, `all` or `new`.
         caps: maps metric -> upper limit of a single row's loss.
         auc, roc, bins: only for two classes; missing if one of the labels has too few rows.
@@ -138,6 +141,7 @@ class Evaluation(Result, SetFigures):
     task: ClassVar[str] = "evaluate"
     min_count: Count
     unit: Count
+    noise: Number | None = None
     objective: str = ""
     threshold: Number = 0.5
     caps: dict[str, Number]
@@ -158,7 +162,9 @@ class Evaluation(Result, SetFigures):
         of_two = {"threshold", "auc", "roc", "bins"} & given
         return (
             self.has_figures_of(terms)
-            and (self.min_count, self.unit) == (asked.min_count, unit_of(asked.min_count))
+            and (self.noise is None) == (terms.noise is None)
+            and self.min_count == asked.min_count
+            and self.unit == (unit_of(asked.min_count) if self.noise is None else 1)
             and self.of == asked.evaluate_rows
             and self.caps.keys() <= {*terms.metrics}
             and len(of_two) == (4 if tasks.is_binary(terms) else 0)
@@ -427,12 +433,13 @@ class DriftColumn(Part):
 
 class Drift(Result):
     """Drift of all parties' rows since a model was trained. columns: each feature in order, then the score.
-    Bins with fewer than `min_count` rows are merged."""
+    Bins with fewer than `min_count` rows are merged. noise: standard deviation of the noise in a count."""
 
     task: ClassVar[str] = "drift"
     rows: Count
     reference_rows: Count
     min_count: Count
+    noise: Number | None = None
     columns: tuple[DriftColumn, ...] = Field(repr=False)
 
     @classmethod
@@ -448,9 +455,11 @@ class Drift(Result):
             raise PeerError(
                 "result-invalid", "the aggregator's result does not have row counts for the model's bins"
             )
-        known = {"rows": present.rows, "reference_rows": reference.rows}
-        columns = tuple(_compared(reference, present))
-        result = cls(**known, min_count=session.terms.evaluation.min_count, columns=columns)
+        terms, known = session.terms, {"rows": present.rows, "reference_rows": reference.rows}
+        least = max(terms.evaluation.min_count, present.min_count)
+        noise = 0.0 if terms.noise is None else terms.plan.releases[BINS].sigma
+        result = cls(**known, min_count=least, columns=tuple(_compared(reference, present, noise)))
+        result = result.model_copy(update={"noise": noise}) if noise else result
         result._session = session
         return result
 
@@ -460,15 +469,15 @@ class Drift(Result):
         return tuple(each.name for each in self.columns if each.has_moved)
 
 
-def _compared(before: BinCounts, after: BinCounts) -> Iterator[DriftColumn]:
-    """Yield the drift of each column, then of the score."""
+def _compared(before: BinCounts, after: BinCounts, noise: float) -> Iterator[DriftColumn]:
+    """Yield the drift of each column, then of the score. noise: standard deviation of each count of today."""
     least = rows_of_bin(unit_of(max(before.min_count, after.min_count)))
     for then, now in zip((*before.columns, before.score), (*after.columns, after.score), strict=True):
         kind: Kind = "score" if then is before.score else "categorical" if then.edges is None else "numeric"
-        yield DriftColumn(name=then.name or SCORE, kind=kind, **_index(then, now, least))
+        yield DriftColumn(name=then.name or SCORE, kind=kind, **_index(then, now, least, noise))
 
 
-def _index(then: Counted, now: Counted, least: int) -> dict[str, Any]:
+def _index(then: Counted, now: Counted, least: int, noise: float) -> dict[str, Any]:
     """Return the stability index of a column, and its bins. Bins are merged until each group has at least
     `least` rows now, or would have so many without drift. Counts are rounded, so an index computed from
     smaller groups would mostly measure the rounding."""
@@ -478,7 +487,10 @@ def _index(then: Counted, now: Counted, least: int) -> dict[str, Any]:
     wide = runs(np.maximum(after, expected).astype(np.int64), least, empty=False)
     groups = [[place for number in run for place in groups[number]] for run in wide]
     counts = then.by_group(groups), now.by_group(groups)
-    chance = by_chance(int(counts[0].sum()), int(counts[1].sum()), len(groups))
+    # Noise makes counts vary as much as those of fewer rows do.
+    today = zip(groups, counts[1].tolist(), strict=True)
+    more = max(noise**2 * len(group) / max(rows, least) for group, rows in today)
+    chance = by_chance(int(counts[0].sum()), max(int(counts[1].sum() / (1.0 + more)), 1), len(groups))
     psi = stability_index(*counts) if len(groups) > 1 else None
     verdict: Verdict = "unknown"
     if psi is not None:

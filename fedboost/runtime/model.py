@@ -497,11 +497,13 @@ def _dependence(model: Model, features: Any, base_margin: Any) -> Sequence[Depen
 
 
 def _unprotected(terms: Terms, min_count: int | None) -> Terms:
-    """Return terms to evaluate rows in this process: without protection, parties and subgroups."""
+    """Return terms to evaluate rows in this process: without protection, noise, parties and subgroups."""
     values = settings_for(terms, TASKS["evaluate"])
-    hiding = {*Hiding.file_keys(), "parties", "party_metrics", "subgroups", "program"}
+    hiding = {*Hiding.file_keys(), "noise", "parties", "party_metrics", "subgroups", "program"}
     values = {key: value for key, value in values.items() if key not in hiding} | {"protection": "plain"}
     values["columns"] = {
-        key: value for key, value in values["columns"].items() if key not in ("held", "subgroups")
+        key: value
+        for key, value in values["columns"].items()
+        if key not in ("held", "subgroups", "label_range")
     }
     return Terms.read(values if min_count is None else values | {"min_count": min_count})

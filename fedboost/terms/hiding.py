@@ -15,6 +15,7 @@ from fedboost.privacy.pairwise import Group as PairGroup
 from fedboost.privacy.protections import PROTECTIONS, Protection, check_name
 from fedboost.terms.columns import Schema
 from fedboost.terms.reading import MAX_CHARS, Frozen, Group, Name, nearest
+from fedboost.terms.session import Task
 
 ProtectionName = Annotated[str, AfterValidator(check_name)]
 
@@ -264,6 +265,7 @@ class Release:
 CUT_POINTS, START, TREES = "counts behind the cut points", "sums of all rows", "sums by groups of rows"
 SUMMARY = "counts of missing values, levels and labels"
 LEVELS = "sums of labels by level"
+SCORES, BINS = "counts of rows by prediction and label", "counts of rows by bin of columns and score"
 
 
 @dataclass(frozen=True)
@@ -321,12 +323,18 @@ def _release(what: str, times: int, sensitivity: float, cost: float, shares: tup
     return Release(what, times, sensitivity, share, *shares)
 
 
-def plan_of_counts(noise: Noise, columns: Schema, loss: Objective, honest: int, parties: int) -> Plan:
-    """Plan the releases of a session that describes rows. If numeric values are also counted, each of the two
-    releases is allotted half the cost."""
+def plan_of_counts(
+    noise: Noise, task: Task, columns: Schema, loss: Objective, honest: int, parties: int
+) -> Plan:
+    """Plan the releases of a session that describes rows, or measures a model. If numeric values are also
+    counted, each of the two releases is allotted half the cost."""
     has_classes = loss.xgboost_equivalent.label_kind is LabelKind.CLASS
     shares = _shares(noise, honest, parties)
     cost = accounting.mu_of(noise.epsilon, noise.delta) ** 2
+    if task.measures:  # cells that a row is in: two for several classes, as it is also counted by its own
+        of_model = SCORES, 1 + (loss.outputs > 1)
+        what, cells = (BINS, len(columns.features) + 1) if task.uses_reference else of_model
+        return Plan({what: _release(what, 1, math.sqrt(cells), cost, shares)})
     cells = 1 + len(columns.features) + has_classes  # a row is in one cell of each of these counts
     numeric = len(columns.numeric)
     own = cost / 2 if numeric else cost

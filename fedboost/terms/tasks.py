@@ -84,7 +84,7 @@ WEIGHT_BITS = 32
 _KEPT_TO_EVALUATE = frozenset(
     {
         *("columns", "parties", "num_parallel_tree", "turn_timeout", "rejoin_timeout"),
-        *("eval_metric", "party_metrics", "min_count", "subgroups", "threshold", "evaluate_rows"),
+        *("eval_metric", "party_metrics", "min_count", "subgroups", "threshold", "evaluate_rows", "noise"),
         *(key for group in (Objective, Hiding) for key in group.file_keys()),
     }
 ) - {"base_score"}
@@ -100,7 +100,8 @@ _FIGURES_OF_A_BIN = 3
 _BITS_OF_FIGURE = 20
 """Maximum number of bits of information in a figure. Most figures have at most 10,000 possible values; a
 count of ten million rows in units of 10 has a million (2**20) possible values."""
-_UNUSED_COLUMNS = ("validation", "row_id", "ranges", "label_range")
+_UNUSED_COLUMNS = "validation", "row_id", "ranges"
+"""Settings of columns that an evaluation drops. It needs `label_range` only under terms with noise."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,12 @@ def class_count(terms: Terms) -> int:
     """Return the number of classes in the confusion matrix, 0 if there is none."""
     loss = terms.objective.loss
     return loss.outputs if loss.xgboost_equivalent.classes_key == "classes" else 0
+
+
+def label_width(terms: Terms) -> float:
+    """Return the width of the label's declared range, or 0 if labels are classes."""
+    low, high = terms.columns.label_range or (0.0, 0.0)
+    return high - low if terms.objective.loss.xgboost_equivalent.classes_key is None else 0.0
 
 
 def rows_readable(terms: Terms) -> int:
@@ -194,11 +201,6 @@ def terms_to_evaluate(
         raise ConfigError(
             "terms-vertical-task",
             f"{terms.vertical.key}: a model can be evaluated only if each party has all columns",
-        )
-    if terms.noise is not None:
-        raise ConfigError(
-            "terms-noise-task",
-            "noise: a model can be evaluated only with exact sums; use terms without noise if sites allow it",
         )
     declared, names = {**terms.columns.subgroups}, [*terms.evaluation.subgroups]
     if by := [*by]:
@@ -253,7 +255,8 @@ def settings_for(terms: Terms, task: Task, **given: object) -> dict[str, Any]:
         kept = _KEPT_TO_DESCRIBE if task.counts_values else _KEPT_TO_EVALUATE
         values = {key: value for key, value in values.items() if key in kept} | {"program": task.program}
         if task.measures:
-            values["columns"] = {k: v for k, v in values["columns"].items() if k not in _UNUSED_COLUMNS}
+            unused = (*_UNUSED_COLUMNS, *([] if "noise" in values else ["label_range"]))
+            values["columns"] = {k: v for k, v in values["columns"].items() if k not in unused}
     return values | {key: value for key, value in given.items() if value is not None}
 
 

@@ -21,7 +21,7 @@ from fedboost.errors import ConfigError
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS
-from fedboost.gbdt.metrics import OF_PARTY, OF_TRIAL, TRAIN, VALIDATION
+from fedboost.gbdt.metrics import COUNTED, OF_PARTY, OF_TRIAL, TRAIN, VALIDATION, is_counted, is_metric
 from fedboost.gbdt.objectives import objective as sensitivity
 from fedboost.gbdt.objectives.objective import MAX_LABEL, LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES
@@ -175,8 +175,8 @@ class Terms(Flat):
         assert self.noise is not None
         columns, noise = self.columns, self.noise
         honest, parties = max(self.honest, 1), max(len(self.holders), 1)
-        if self.task.counts_values:
-            return plan_of_counts(noise, columns, self.objective.loss, honest, parties)
+        if not self.task.trains:
+            return plan_of_counts(noise, self.task, columns, self.objective.loss, honest, parties)
         summed, sensitivity = len(columns.target_means), self.bound.sensitivity
         return plan_of(noise, len(columns.numeric), self.trees.rounds, sensitivity, honest, parties, summed)
 
@@ -293,10 +293,14 @@ class Terms(Flat):
     def metrics(self) -> tuple[str, ...]:
         """Names of the metrics of each round: eval_metric, or the objective's default. If there are
         candidates, these are metrics of each candidate."""
-        own = self.evaluation.eval_metric or (self.objective.loss.default_metric,)
+        default = self.objective.loss.default_metric
+        if self.noise is not None:
+            if not self.task.measures or self.task.uses_reference:
+                return ()
+            default = default if default in COUNTED else "rmse"
+        own = self.evaluation.eval_metric or (default,)
         trials = range(len(self.objective.candidates))
-        own = tuple(f"{trial}{OF_TRIAL}{name}" for trial in trials for name in own) or own
-        return () if self.noise is not None else own
+        return tuple(f"{trial}{OF_TRIAL}{name}" for trial in trials for name in own) or own
 
     @cached_property
     def sets(self) -> tuple[str, ...]:
@@ -546,12 +550,15 @@ _WITH_NOISE = {
     *("turn_timeout", "rejoin_timeout", "quorum", "noise", "program", "min_count"),
 }
 """Keys that may be set with noise."""
+_TO_MEASURE = {"eval_metric", "threshold", "evaluate_rows", "xgb_model", "num_parallel_tree"}
+"""Further keys that may be set with noise if a model is measured."""
 _WHY_NOT = {
     "eval_metric": "metrics would need an additional noisy release per round",
     "early_stopping_rounds": "metrics would need an additional noisy release per round",
     "validation_fraction": "metrics would need an additional noisy release per round",
     "subsample": "noisy trees that use all rows are never worse than those that use a sample",
     "vote_top_k": "votes have no noise",
+    **dict.fromkeys(("subgroups", "party_metrics"), "each group of rows would need another noisy release"),
 }
 
 
@@ -561,14 +568,20 @@ def _faults_of_noise(terms: Terms) -> Iterator[str]:
     noise = terms.noise
     if noise is None:
         return
-    fields = type(terms).file_keys()
+    fields, measures = type(terms).file_keys(), terms.task.measures
+    allowed = _WITH_NOISE | (_TO_MEASURE if measures else set())
     for name, value in terms.flat.items():
-        if name not in _WITH_NOISE and value != fields[name].get_default(call_default_factory=True):
-            yield f"{name} with noise: {_WHY_NOT.get(name, 'it would have no effect')}; remove it"
+        if name not in allowed and value != fields[name].get_default(call_default_factory=True):
+            why = "it is not supported" if measures else "it would have no effect"
+            yield f"{name} with noise: {_WHY_NOT.get(name, why)}; remove it"
     for name in ("weight", "base_margin", "validation"):
         if getattr(terms.columns, name) is not None:
             yield f"columns.{name} with noise: a row's influence would be unlimited; remove it"
-    yield from _faults_of_ranges(terms.objective.name, terms.columns)
+    if not terms.task.uses_reference:
+        yield from _faults_of_ranges(terms.objective.name, terms.columns, measures)
+    uncounted = [n for n in terms.metrics if is_metric(n) and not is_counted(n, terms.evaluation.threshold)]
+    known = f"it does not follow from counts of rows; use {', '.join(COUNTED)} or error@ a bin edge"
+    yield from refused("noise", *((True, f"eval_metric {name}", known) for name in uncounted))
     shared = noise.placement == "distributed"
     if shared and not terms.protection.hides:
         yield (
@@ -587,10 +600,10 @@ def _faults_of_noise(terms: Terms) -> Iterator[str]:
         )
 
 
-def _faults_of_ranges(objective: str, columns: Schema) -> Iterator[str]:
+def _faults_of_ranges(objective: str, columns: Schema, measures: bool) -> Iterator[str]:
     """Yield an error message for each missing range that noise requires. Gradients are clipped to the label's
     range, boosting starts from the middle of this range, and cut points lie within the ranges of the
-    columns."""
+    columns. measures: True if a model is measured: its errors are counted in parts of the label's range."""
     kind = OBJECTIVES.get(objective)
     if kind is None or kind.sensitivity is None:
         bounds = ((name, kind.sensitivity) for name, kind in OBJECTIVES.items())
@@ -610,7 +623,7 @@ def _faults_of_ranges(objective: str, columns: Schema) -> Iterator[str]:
             yield "label_range is too narrow to scale gradients; widen it"
         if kind.label_kind is LabelKind.COUNT and low < 0.0:
             yield f"label_range starts at {low:g}, but labels of {objective} cannot be negative"
-    missing = [name for name in columns.numeric if name not in columns.ranges]
+    missing = [name for name in columns.numeric if name not in columns.ranges and not measures]
     if missing:
         yield (
             f"noise needs the range of every numeric column, but {missing[0]!r} has none: set e.g. "
@@ -829,7 +842,6 @@ def _faults_of_task(terms: Terms) -> Iterator[str]:
         return
     yield from refused(
         f"program {program}",
-        (terms.noise is not None, "noise", "it needs exact sums; remove noise"),
         (shrinks, 'on_loss = "shrink"', "set wait or stop"),
         (
             terms.validates,
@@ -853,6 +865,13 @@ def _faults_of_task(terms: Terms) -> Iterator[str]:
                 "terms-evaluate-rows",
                 "evaluate_rows = 'held-out': no rows were held out when the model was trained; set 'all' "
                 "or 'new'",
+            )
+        columns = None if terms.noise is None or rows != "held-out" or trained is None else trained.columns
+        if columns and (columns.validation, columns.row_id, columns.group) == (None, None, None):
+            raise ConfigError(
+                "terms-evaluate-rows",
+                "evaluate_rows = 'held-out' with noise: these rows were drawn by position, so one row more "
+                "would change many of them; set 'all', or train with row_id",
             )
         continuation.check_attached(terms.xgb_model, terms.task)
     except ConfigError as error:

@@ -196,15 +196,21 @@ def _of_other_tasks(
     does, given = {"describe": _description, "evaluate": _evaluation, "drift": _drift}[terms.task.name](terms)
     return [
         *does,
-        *([] if origin is None else _origin(origin)),
+        *([] if origin is None else _origin(origin)[: 2 if terms.noise is None else 1]),
         *([("analyst", f"{listed(analysts)}: may request this session")] if analysts else []),
         ("analyst gets", f"{given}; {few_rows(terms)}"),
+        *(_noise(terms) if terms.noise else []),
         *participants,
     ]
 
 
 def few_rows(terms: Terms) -> str:
-    """Return a clause that says which counts are left out."""
+    """Return a clause that says which counts are left out, or how much noise counts have."""
+    if terms.noise is not None:
+        releases = terms.plan.releases.values()
+        noise = (f"noise {each.sigma:.3g}, of a row at most {each.sensitivity:.3g}" for each in releases)
+        named = (f"{each.what} ({words})" for each, words in zip(releases, noise, strict=True))
+        return f"all from {' and '.join(named)}"
     return f"counts of fewer than {terms.evaluation.min_count} rows are left out"
 
 
@@ -429,6 +435,7 @@ def _other_sites(terms: Terms) -> list[Entry]:
     if not terms.blocks:
         told = TASK_WORDS[terms.task.name].told
         model = "see the model as it grows: every split, every leaf value"
+        told = told if terms.noise is None else told.removesuffix(", and the total number of rows")
         return [("other sites", f"see the terms{told}" if told else model)]
     lines: list[Entry] = []
     for block in terms.blocks:

@@ -107,7 +107,10 @@ def quality(result: Evaluation, labels: Sequence[str]) -> Section | None:
         blocks.append(_matrix(result))
     else:
         title = "Precision of the figures"
-    if result.unit > 1:
+    if result.noise is not None:
+        noise = f"Each count has noise of standard deviation {result.noise:.3g} rows. "
+        blocks.append(note(f"{noise}“±” is the standard error of a figure that comes from it."))
+    elif result.unit > 1:
         blocks.append(note(" ".join(remarks(result))))
     return Section("quality", title, blocks) if blocks else None
 
@@ -172,6 +175,7 @@ def _of_two_classes(result: Evaluation, labels: Sequence[str]) -> Iterator[Block
         value: float | None = getattr(rates, key)
         exact = result.unit == 1 or value is None
         within = "" if exact else f"{within_of_rate(key, counted, result.unit):.1g}"
+        within = f"{error:.1g}" if (error := result.resolution.get(key)) is not None else within
         known.append((words, share(value), within))
     limit = f"{result.threshold:g}"
     yield SideBySide(
@@ -539,6 +543,11 @@ def drift(result: Drift) -> Document:
         note(
             f"PSI is the population stability index. {GRADES} Bins with fewer than "
             f"{result.min_count} rows are merged."
+            + (
+                ""
+                if result.noise is None
+                else f" Counts have noise of standard deviation {result.noise:.3g}."
+            )
         ),
         Section("others", f"Stable columns ({stable})", [_indices(others)], folded=True),
         Section("bins", "Rows by bin of each column", [_bins(ranked)], folded=True),

@@ -34,7 +34,8 @@ def test_every_query_has_a_sentence():
 
 def test_protections_releases_of_noise_and_rules_have_words():
     assert all(protection.aggregator_observes for protection in PROTECTIONS.values())
-    assert set(UNITS) == {hiding.CUT_POINTS, hiding.LEVELS, hiding.START, hiding.TREES, hiding.SUMMARY}
+    counts = {hiding.CUT_POINTS, hiding.SUMMARY, hiding.SCORES, hiding.BINS}
+    assert set(UNITS) == counts | {hiding.LEVELS, hiding.START, hiding.TREES}
     assert set(PLACEMENTS) == set(get_args(hiding.Placement))
     assert {key for key, _ in RELAXED} <= set(Policy.model_fields) & set(PROTECTS)
 

@@ -7,7 +7,7 @@ together, so that they sum to the total. An analyst who combines two counts of t
 different units, can narrow this range to no less than a quarter of the smaller unit."""
 
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import accumulate, islice, pairwise
@@ -21,7 +21,7 @@ from fedboost.boosting.queries.base import MAX_ROWS
 from fedboost.boosting.queries.columns import BinCountsQuery, QuantileQuery, RangeQuery, SummaryQuery
 from fedboost.boosting.queries.labels import ALL, ROW_COUNTS, EvaluationQuery, MagnitudesQuery
 from fedboost.errors import ConfigError, PeerError, TrainingStopped
-from fedboost.fixedpoint import EXPONENT_CELLS, Int64, bound_exponent
+from fedboost.fixedpoint import EXPONENT_CELLS, UNIT, Float64, Int64, bound_exponent
 from fedboost.gbdt import metrics
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import (
@@ -35,14 +35,18 @@ from fedboost.gbdt.cut_points import (
 from fedboost.gbdt.drift import BINS, Bins, bins_of, runs
 from fedboost.gbdt.metrics import OUTCOMES, Curve, Mean, Metric, Ndcg, exact_metric_of
 from fedboost.protocol.contracts import GrownTrees, Outcome, Program
-from fedboost.terms.hiding import CUT_POINTS, ROWS, SUMMARY
+from fedboost.terms.hiding import BINS as BIN_COUNTS
+from fedboost.terms.hiding import CUT_POINTS, ROWS, SCORES, SUMMARY
 from fedboost.terms.tasks import (
     MISSING,
     SHARES,
     bins_in,
+    class_count,
     class_names,
     columns_of_levels,
     gridded,
+    is_binary,
+    label_width,
     level_sets,
     weight_scale,
 )
@@ -128,13 +132,32 @@ ABOVE_NOISE = 3.0
 """Minimum size of a published count, in standard deviations of its noise."""
 
 
+def _floor(terms: Terms, what: str) -> int:
+    """Return the minimum size of a published count. what: name of the release, if the terms add noise."""
+    sigma = 0.0 if terms.noise is None else terms.plan.releases[what].sigma
+    return max(math.ceil(ABOVE_NOISE * sigma), terms.evaluation.min_count)
+
+
+def _noisy_rows(terms: Terms, what: str, counts: Int64) -> int:
+    """Estimate the number of rows from the noisy counts of a release. Raises ConfigError if the estimate is
+    below `min_count` or within its noise."""
+    each = round(terms.plan.releases[what].sensitivity ** 2)  # number of cells that a row is in
+    rows = round(int(counts.sum()) / each)
+    if rows < _floor(terms, what) * max(math.sqrt(counts.size) / each, 1.0):
+        raise ConfigError(
+            "data-few-rows",
+            f"the parties have about {max(rows, 0)} rows in total, too few for this noise; raise its epsilon",
+        )
+    return rows
+
+
 def summarise(terms: Terms) -> Generator[OfTurn, Int64, dict[str, Any]]:
     """Describe rows under terms with noise. Returns a summary as in `describe`, with an additional key
     `noise`: the standard deviation of a count's noise."""
     schema, releases = terms.columns, terms.plan.releases
     query = SummaryQuery.of(terms)
     noise = releases[SUMMARY].sigma
-    floor = max(math.ceil(ABOVE_NOISE * noise), terms.evaluation.min_count)
+    floor = _floor(terms, SUMMARY)
     rows, missing, levels, classes = _parts_of(query, (yield query))
     ranges = [schema.ranges[name] for name in schema.numeric]
     parts = np.zeros((0, RANGE_PARTS), np.int64)
@@ -306,7 +329,9 @@ def after_training(
 def drift(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
     """Count the rows of all parties in the bins of a model's reference. Returns the model and the counts."""
     bins = bins_in(terms)
-    parts, rows = _counts(terms, bins, (yield BinCountsQuery(bins.sizes, bins.of_score, 0)))
+    total = yield BinCountsQuery(bins.sizes, bins.of_score, 0)
+    noisy = terms.noise is not None and (bins.parts(total), _noisy_rows(terms, BIN_COUNTS, total))
+    parts, rows = noisy or _counts(terms, bins, total)
     assert terms.earlier is not None
     return Outcome(terms.earlier, {"present": _drift_summary(terms, bins, parts, rows)})
 
@@ -325,33 +350,37 @@ def _counts(terms: Terms, bins: Bins, total: Int64) -> tuple[list[Int64], int]:
 
 def _drift_summary(terms: Terms, bins: Bins, parts: list[Int64], rows: int) -> Json:
     """Return the result as JSON values, as documented in docs/lifecycle-evaluate.md."""
-    floor, columns = terms.evaluation.min_count, terms.columns
+    floor, columns, noisy = _floor(terms, BIN_COUNTS), terms.columns, int(terms.noise is not None)
     least = rows_of_bin(unit_of(floor))
-    *features, score = (_told_bins(terms, part) for part in parts)
+    *features, score = parts if noisy else (_told_bins(terms, part) for part in parts)
+
+    def grouped(choose: Callable[[Int64, int], list[list[int]]], counts: Int64) -> Json:
+        groups = choose(counts.clip(noisy), least)  # a noisy count of 0 does not mean that there are no rows
+        sums = [int(counts[group].sum()) for group in groups]
+        if noisy:
+            ends = np.cumsum(np.maximum(sums, 1))
+            sums = np.diff(np.rint(ends * (rows / ends[-1])), prepend=0).astype(np.int64).tolist()
+        return {"groups": groups, "counts": sums}
+
     numeric = zip(columns.ordered, bins.numeric, features, strict=False)
     found: list[Json] = [
-        {"name": name, "edges": edges.tolist(), **_grouped(_along(counts, least), counts)}
-        for name, edges, counts in numeric
+        {"name": name, "edges": edges.tolist(), **grouped(_along, counts)} for name, edges, counts in numeric
     ]
     categorical = zip(columns.categorical.items(), features[len(columns.ordered) :], strict=True)
     found += [
-        {"name": name, "levels": [*levels], **_grouped(_apart(counts, least), counts)}
+        {"name": name, "levels": [*levels], **grouped(_apart, counts)}
         for (name, levels), counts in categorical
     ]
     if bins.classes:
-        of_score: Json = {"levels": [*class_names(terms)], **_grouped(_apart(score, least), score)}
+        of_score: Json = {"levels": [*class_names(terms)], **grouped(_apart, score)}
     else:
-        of_score = {"edges": bins.score.tolist(), **_grouped(runs(score, least), score)}
+        of_score = {"edges": bins.score.tolist(), **grouped(runs, score)}
     return {"rows": rows, "min_count": floor, "columns": found, "score": of_score}
 
 
 def _told_bins(terms: Terms, counts: Int64) -> Int64:
     unit, rows = unit_of(terms.evaluation.min_count), int(counts.sum())
     return np.array(coarse(counts.tolist(), unit, rows) or [*[0] * (counts.size - 1), rows], np.int64)
-
-
-def _grouped(groups: list[list[int]], counts: Int64) -> Json:
-    return {"groups": groups, "counts": [int(counts[group].sum()) for group in groups]}
 
 
 def _along(counts: Int64, least: int) -> list[list[int]]:
@@ -389,14 +418,18 @@ _RATES = {
 }
 """Maps rate -> (outcomes in its numerator, outcomes in its denominator)."""
 LARGEST_LOSSES = {
-    **dict.fromkeys(("logloss", "mlogloss"), -math.log(1e-3)),
+    **dict.fromkeys(("logloss", "mlogloss"), metrics.LARGEST_LOG_LOSS),
     "interval-regression-accuracy": 1.0,
 }
-"""Maps metric -> cap on a row's loss. For log losses: of a label predicted with probability 0.001."""
+"""Maps metric -> cap on a row's loss."""
 
 
 def evaluate(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
     """Evaluate the model in the terms on the rows of all parties. Returns the model and the summary."""
+    assert terms.earlier is not None
+    if terms.noise is not None:
+        noisy = yield EvaluationQuery.of(terms, ROWS, UNIT, ())
+        return Outcome(terms.earlier, noisy_summary(terms, noisy))
     query = MagnitudesQuery(terms.metrics)
     counts = yield query
     measured = terms.evaluation.evaluate_rows
@@ -418,7 +451,6 @@ def evaluate(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
         )
     measuring = measuring_query(terms, query, rows, counts)
     total = yield measuring
-    assert terms.earlier is not None
     summary = summary_of(terms, measuring, total)
     step = 0.0 if (unit := unit_of(terms.evaluation.min_count)) == 1 else step_of(min(1.0, unit / rows))
     shares = {"trained": rounded(grown_on / rows, step), "unknown": rounded(unknown / rows, step)}
@@ -718,7 +750,7 @@ def rates(outcomes: Outcomes, unit: int = 1, least: int = 1) -> dict[str, float 
     """Return rates of outcomes. A rate is None if a count is not published, or if the denominator is less
     than `least`. unit: unit to which the counts are rounded."""
     return {
-        name: _ratio([outcomes[key] for key in part], [outcomes[key] for key in whole], unit, least)
+        name: _rate([outcomes[key] for key in part], [outcomes[key] for key in whole], unit, least)
         for name, (part, whole) in _RATES.items()
     }
 
@@ -730,7 +762,7 @@ def within_of_rate(name: str, outcomes: Outcomes, unit: int) -> float:
     return min(1.5 * unit / sum(outcomes[key] or 0 for key in whole), 1.0)
 
 
-def _ratio(part: Sequence[int | None], whole: Sequence[int | None], unit: int, least: int) -> float | None:
+def _rate(part: Sequence[int | None], whole: Sequence[int | None], unit: int, least: int) -> float | None:
     known = [count for count in whole if count is not None]
     if len(known) < len(whole) or sum(known) < least:
         return None
@@ -755,6 +787,67 @@ def gaps(sets: Sequence[Figures], unit: int = 1) -> dict[str, float]:
             )
             if unit == 1 or gap > sum(within):
                 out[key] = gap
+    return out
+
+
+# ---- The evaluation of a model under terms with noise: one release of counts (decision 0051) -------------
+# Guarantees: the result is a pure function of the terms and the noisy counts.
+
+
+def noisy_summary(terms: Terms, counts: Int64) -> Figures:
+    """Compute the published figures from noisy counts of rows. `resolution` has the standard error of each
+    figure that comes from the noise."""
+    size, sigma, binary = class_count(terms), terms.plan.releases[SCORES].sigma, is_binary(terms)
+    of, threshold = terms.evaluation.evaluate_rows, terms.evaluation.threshold
+    out: Figures = {"rows": _noisy_rows(terms, SCORES, counts), "noise": sigma, "of": of}
+    out |= {"min_count": terms.evaluation.min_count, "unit": 1, "objective": terms.objective.name, "caps": {}}
+    out["shares"] = {"trained": 0.0, "unknown": float(of == "all")}
+    ratios = metrics.ratios(counts.astype(np.float64), size, threshold, label_width(terms), terms.metrics)
+    if size:
+        matrix = counts[: size * size].reshape(size, size)
+        out |= {"classes": [*class_names(terms)], "confusion": matrix.clip(0).tolist()}
+    if binary:
+        ends = np.array([0.0, *metrics.edges(threshold), 1.0])
+        sides = ends[1:] <= threshold, ends[1:] > threshold
+        is_in = dict(zip(OUTCOMES, np.kron(np.eye(2), sides), strict=True))
+        for name, (part, whole) in _RATES.items():
+            ratios[name] = sum(is_in[key] for key in part), sum(is_in[key] for key in whole)
+        out["confusion"] = {key: max(int(own @ counts), 0) for key, own in is_in.items()}
+        out["bins"] = _noisy_bins(counts.reshape(2, -1), ends, rows_of_bin(_floor(terms, SCORES)))
+        out |= {"roc": roc(out["bins"]), "threshold": threshold}
+    found = {name: _ratio(name, *ratio, counts, sigma) for name, ratio in ratios.items()}
+    out["metrics"] = {name: found[name][0] for name in terms.metrics}
+    if binary:
+        out |= {"rates": {n: found[n][0] for n in _RATES}, "mean_prediction": found["mean_prediction"][0]}
+        area = dict(zip(("value", "resolution"), found["auc"], strict=True))
+        out["auc"] = area if area["resolution"] else None
+    return out | {"resolution": {n: found[n][1] for n in (*terms.metrics, *(_RATES if binary else ()))}}
+
+
+def _ratio(
+    name: str, above: Float64, below: Float64, counts: Int64, sigma: float
+) -> tuple[float | None, float | None]:
+    """Return a figure and its standard error. above, below: see `metrics.ratios`; sigma: of each count."""
+    whole = float(below @ counts)
+    if whole <= 0.0:
+        return None, None
+    value = max(float(above @ counts) / whole, 0.0)
+    error = sigma * float(np.linalg.norm(above - value * below)) / whole
+    if name == "rmse":
+        value, error = math.sqrt(value), error / (2.0 * math.sqrt(value)) if value else math.sqrt(error)
+    # Both counts of a pair of rows have noise, and `whole` counts each pair twice.
+    return rounded(value), rounded(2.0 * error if name == "auc" else error)
+
+
+def _noisy_bins(counts: Int64, ends: Float64, least: int) -> list[Figures]:
+    """Return bins of the score with at least so many rows. counts: int64 [2, parts]; ends: of the parts."""
+    out = []
+    for low, high in merged(counts.sum(axis=0), least, 1):
+        zeros, ones = counts[:, low:high].sum(axis=1).clip(0).tolist()
+        rows, weights = max(zeros + ones, 1), counts[:, low:high].sum(axis=0).clip(1)
+        mean = float(np.average((ends[low:high] + ends[low + 1 : high + 1]) / 2, weights=weights))
+        figures = {"positives": ones, "mean_prediction": rounded(mean), "rate": rounded(ones / rows)}
+        out.append({"low": float(ends[low]), "high": float(ends[high]), "rows": rows, **figures})
     return out
 
 

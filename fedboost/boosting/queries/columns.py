@@ -30,7 +30,7 @@ from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.protocol.contracts import Bound, Only
 from fedboost.terms.columns import MAX_CLASSES
-from fedboost.terms.hiding import CUT_POINTS, ROWS, SUMMARY
+from fedboost.terms.hiding import BINS, CUT_POINTS, ROWS, SUMMARY
 from fedboost.terms.reading import MAX_FEATURES
 from fedboost.terms.session import TRAINING
 from fedboost.terms.tasks import gridded
@@ -234,6 +234,8 @@ class BinCountsQuery(Stateless, BaseQuery):
 
     description = "row counts by bin of columns and score"
     tasks = frozenset({"train", "drift"})
+    with_noise = (False, True)
+    released = BINS
 
     sizes: Annotated[
         tuple[Annotated[int, Bound(MAX_CATEGORIES + 1, "bins of a feature", least=1)], ...],
@@ -241,7 +243,7 @@ class BinCountsQuery(Stateless, BaseQuery):
     ]
     score: Annotated[int, Bound(MAX_CLASSES, "bins of the score", least=1)]
     rounds: Annotated[int, Bound(MAX_ROUNDS, "rounds")]
-    rows = MAX_ROWS
+    rows = ROWS
 
     @cached
     def cells(self) -> int:

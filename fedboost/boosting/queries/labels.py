@@ -29,7 +29,7 @@ from fedboost.boosting.queries.base import (
 )
 from fedboost.boosting.queries.columns import LEVELS_SUMMED, are_weighted, weight_scale
 from fedboost.errors import PeerError, Refused
-from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BITS, Float32, Scale, cell_bits
+from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BITS, UNIT, Float32, Scale, cell_bits
 from fedboost.gbdt import metrics
 from fedboost.gbdt.cut_points import KEY_BITS, MAX_CATEGORIES, CutPoints
 from fedboost.gbdt.histogram import STATS
@@ -43,7 +43,7 @@ from fedboost.protocol.contracts import Bound, Only
 from fedboost.protocol.messages import Parties
 from fedboost.terms import tasks as evaluating
 from fedboost.terms.columns import MAX_CLASSES
-from fedboost.terms.hiding import LEVELS, START
+from fedboost.terms.hiding import LEVELS, ROWS, SCORES, START
 from fedboost.terms.terms import MAX_RENEWAL_QUERIES, Terms, slots_of
 from fedboost.terms.training import MAX_METRICS, MAX_SUBGROUPS
 
@@ -354,21 +354,21 @@ EVALUATION_BY_PARTY = "EvaluationQuery by party"
 """Name of the query in logs if it includes metrics of individual parties."""
 
 
-class OfModel(Stateless):
+class OfModel(Stateless, BaseQuery):
     """Base of queries that evaluate a model."""
 
     tasks = frozenset({"evaluate"})
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
-        return int(terms.task.name in cls.tasks)
+        return int(terms.task.name in cls.tasks and (terms.noise is None or cls.released is not None))
 
     def check_order(self, terms: Terms, state: Any) -> None:
         """Do nothing: the query does not depend on the training state."""
 
 
 @dataclass(frozen=True)
-class MagnitudesQuery(OfModel, BaseQuery):
+class MagnitudesQuery(OfModel):
     """Counts the rows to evaluate, and their weights and losses by magnitude.
 
     Answer: the number of all rows, of rows that the model was trained on, and of rows for which a site does
@@ -400,18 +400,19 @@ class MagnitudesQuery(OfModel, BaseQuery):
 
 
 @dataclass(frozen=True)
-class EvaluationQuery(OfModel, BaseQuery):
+class EvaluationQuery(OfModel):
     """Asks for sums over sets of rows: all rows, each level of the subgroup columns, and each site's own
     rows.
 
     Answer: for each set, the number of rows, the metric sums and, with `scores`, the outcomes at the
     threshold (`metrics.count_outcomes`). These are followed by counts over all rows: `metrics.count_bins` and
-    `metrics.count_cells`, or `metrics.count_classes`.
+    `metrics.count_cells`, or `metrics.count_classes`. Under terms with noise, there are no sets, and the
+    answer is `metrics.count_noisy`: a row is in one cell, or in two if there are several classes.
 
     Args:
         rows: number of rows.
         metrics: names of the metrics.
-        sets: names of the sets of rows, all rows first.
+        sets: names of the sets of rows, all rows first; () under terms with noise.
         sites: parties whose own rows are additional sets.
         scores: True to count rows by score and binary label.
         classes: number of classes of the confusion matrix; 0 for none.
@@ -421,7 +422,8 @@ class EvaluationQuery(OfModel, BaseQuery):
     """
 
     description = "model error; row counts by score and label"
-    only_turn = 2
+    with_noise = (False, True)
+    released = SCORES
 
     rows: Rows
     metrics: Metrics
@@ -439,6 +441,8 @@ class EvaluationQuery(OfModel, BaseQuery):
     def of(cls, terms: Terms, rows: int, weight: Scale, caps: tuple[float, ...]) -> Self:
         levels = [each.name for column in evaluating.level_sets(terms).values() for each in column]
         kind = evaluating.is_binary(terms), evaluating.class_count(terms), terms.evaluation.threshold
+        if terms.noise is not None:
+            return cls(ROWS, (), (), (), *kind, UNIT, ())
         return cls(rows, terms.metrics, (ALL, *levels), evaluating.sites_of(terms), *kind, weight, caps)
 
     @cached
@@ -453,15 +457,21 @@ class EvaluationQuery(OfModel, BaseQuery):
         outcomes = len(metrics.OUTCOMES) + 1 if self.scores else 0
         return 1 + metrics.cells(self.metrics, exact_metric_of) + outcomes
 
+    @property
+    def only_turn(self) -> int:  # type: ignore[override]
+        return 2 if self.sets else 1
+
     @cached
     def cells(self) -> int:
+        if not self.sets:
+            return metrics.noisy_cells(self.scores, self.classes, self.threshold)
         of_all = (3 * metrics.bins(self.threshold) + 2 * metrics.FINE_CELLS) * self.scores + self.classes**2
         return (len(self.sets) + len(self.sites)) * self.cells_of_set + of_all
 
     @property
     def cell_bits(self) -> int:
         most = metrics.limit(self.metrics, self.weight, exact_metric_of)
-        return cell_bits(max(most, metrics.PROBABILITIES.limit * self.scores), self.rows)
+        return cell_bits(max(most, metrics.PROBABILITIES.limit * self.scores) if self.sets else 1, self.rows)
 
     @property
     def name(self) -> str:

@@ -593,7 +593,7 @@ def _min_count(policy: Policy, terms: Terms, party: str) -> Breach | None:
     limit = policy.min_count
     if terms.noise is not None and policy.budget is None and limit > 1:
         why = "noisy counts are not rounded: without a budget, repeated sessions average the noise away"
-        return Breach("min_count", str(limit), why, "describe without noise", 1)
+        return Breach("min_count", str(limit), why, f"{terms.task.name} without noise", 1)
     return _limit("min_count", lambda terms: terms.evaluation.min_count, "min_count")(policy, terms, party)
 
 
@@ -855,6 +855,8 @@ def _breaches_of_model(policy: Policy, terms: Terms, party: str, signers: ModelS
             why, instead = signers.unknown, 'run that site with keys, or set evaluate = "any" in its policy'
         yield Breach("evaluate", '"own"', why, instead, "any", _allowing(policy.evaluate_signers))
         return
+    if policy.budget and terms.noise and terms.noise.placement != "central":
+        return  # a row is in few cells, whatever the leaves are
     if trained.earlier is not None and not policy.continue_models:
         why = "the model continued another one, whose trees may isolate individual rows"
         yield Breach("continue_models", "false", why, "use a model trained from scratch", True)
