@@ -35,7 +35,7 @@ def test_every_query_has_a_sentence():
 def test_protections_releases_of_noise_and_rules_have_words():
     assert all(protection.aggregator_observes for protection in PROTECTIONS.values())
     assert set(UNITS) == {hiding.CUT_POINTS, hiding.LEVELS, hiding.START, hiding.TREES, hiding.SUMMARY}
-    assert set(PLACEMENTS) == set(get_args(hiding.Placement))
+    assert set(PLACEMENTS) == set(get_args(hiding.Noise.model_fields["placement"].annotation))
     assert {key for key, _ in RELAXED} <= set(Policy.model_fields) & set(PROTECTS)
 
 
