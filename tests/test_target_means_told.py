@@ -311,7 +311,7 @@ def test_noise_weighs_less_with_more_epsilon():
     used = exact != np.float32(TABLE["y"].to_numpy().mean())
     spread = {}
     for epsilon in (0.1, 16.0):
-        terms = noisy(epsilon, "central", base_score=0.5).with_parties(["all"])
+        terms = noisy(epsilon, base_score=0.5).with_parties(["all"])
         means = fb.simulate(terms, {"all": TABLE}).model.booster.target_means["shop"].values
         spread[epsilon] = np.corrcoef(means[used], exact[used])[0, 1]
     assert spread[16.0] > 0.85

@@ -53,7 +53,6 @@ from fedboost.protocol.messages import (
 from fedboost.protocol.parts import Thresholds, numbers_for
 from fedboost.protocol.relaying import max_relayed
 from fedboost.protocol.run import Attendance, Callback, Record, Round, TrainingRun
-from fedboost.protocol.site import with_central_noise
 from fedboost.protocol.stages import Closing, Introduction, Turn, turns_of
 from fedboost.terms.terms import Terms
 
@@ -69,7 +68,7 @@ class AggregatorSession:
         record: writes a record to the journal; the record must survive a crash once the call returns.
         past: journal records of this session that were written by an earlier process.
         trust: certificates used to check greetings and signatures, if parties sign.
-        draw: cryptographic source of randomness for blinding ciphertexts and for the aggregator's noise.
+        draw: cryptographic source of randomness for blinding ciphertexts.
         callbacks: functions that are called after each round and may end the training run.
         request: the analyst's signed request, if any.
 
@@ -189,11 +188,8 @@ class AggregatorSession:
         of the connected parties (default: all)."""
         parties = {*self.terms.parties}
         self.attendance.connected = parties if connected is None else parties.intersection(connected)
-        draws = self.terms.noise is not None and self.terms.noise.placement == "central"
         if self.terms.protection.uses_key_holder and self.draw is None:
             return self.fail("sums are encrypted, but the aggregator has no source of randomness for blinds")
-        if draws and self.draw is None:
-            return self.fail("the terms have the aggregator draw noise, but it has no source of randomness")
         try:
             self.run.start()
         except FedboostError as error:
@@ -605,13 +601,9 @@ class AggregatorSession:
         """Open the sum and send it to the program, which continues to its next query or ends with a model."""
         assert self.current_turn is not None
         run, attendance = self.run, self.attendance
-        total = exact = run.pending.from_cells(self.current_turn.open())
-        if self.draw is not None:
-            total = with_central_noise(run.pending, self.terms, exact, self.draw)
-        # The program has ended, and the turn was repeated only for signatures. Central noise is drawn afresh,
-        # so a noisy sum differs from the recorded one. It is dropped here, so it is not a second release.
-        if run.last is not None:
-            if total is not exact or np.array_equal(total, run.last):
+        total = run.pending.from_cells(self.current_turn.open())
+        if run.last is not None:  # the program has ended, and the turn was repeated only for signatures
+            if np.array_equal(total, run.last):
                 return self.close()
             if self.attestations:  # signed before, under the model that there is
                 return self.conclude()

@@ -454,8 +454,8 @@ class Answer:
         if not member.protection.hides and not query.fits(values):
             raise PeerError("cells-too-narrow", "the query's cells are too narrow for this site's own sums")
         if member.spending is not None:
-            # Where parties draw the noise, it is in the integers before they are sealed. A refused charge
-            # ends the session here or when the transaction ends, in each case before a part is yielded.
+            # The noise is in the integers before they are sealed. A refused charge ends the session here or
+            # when the transaction ends, in each case before a part is yielded.
             values, self.charge = member.spending.release(query, state, tag, values)
         parts: Iterable[bytes] = self._sealer.seal(query.to_cells(values), tag)
         if member.protection.sealed_size is None:

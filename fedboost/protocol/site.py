@@ -529,9 +529,7 @@ class Spending:
     ) -> tuple[Int64, Charge | None]:
         """Return an answer with this party's share of the noise added, and the charge for the answer.
 
-        If the answer reveals nothing about rows, or if the aggregator draws the noise, the answer is returned
-        unchanged and nothing is charged. In the latter case, the aggregator receives exact sums, whose
-        privacy cost is unlimited.
+        If the answer reveals nothing about rows, it is returned unchanged and nothing is charged.
 
         Args:
             state: training state before the query. The same query in another state is a different release.
@@ -539,15 +537,13 @@ class Spending:
             values: the exact answer, int64 [cells].
 
         Raises Refused if the cost exceeds the remaining budget."""
-        release, noise = query.release(self.terms), self.terms.noise
+        release = query.release(self.terms)
         if release is None:
             if values.size:
                 raise PeerError(
                     "noise-missing",
                     "the answer has no noise, although the terms require noise in every answer",
                 )
-            return values, None
-        if noise is None or noise.placement == "central":
             return values, None
         key = self._key(query, state, tag, values)
         charge = Charge(hmac.digest(key, b"name", "sha256").hex()[:32], release.cost)
@@ -565,15 +561,6 @@ class Spending:
             values.tobytes(),
         )
         return hmac.digest(self.memory.secret, label, "sha256")
-
-
-def with_central_noise(query: Query, terms: Terms, total: Int64, draw: RandomBytes) -> Int64:
-    """Add the aggregator's noise to an opened sum, int64 [cells]. Returns the sum unchanged if the aggregator
-    does not draw noise under these terms, or if the query's sum needs none."""
-    if terms.noise is None or terms.noise.placement != "central":
-        return total
-    release = query.release(terms)
-    return total if release is None else total + noise_of(draw(KEY_BYTES), release.share, total.size)
 
 
 # ---- The surroundings of a party's end of a session -----------------------------------------------------
@@ -685,13 +672,6 @@ class Budget:
         """Raise Refused unless the remaining planned releases of a session fit into the budget. spent: cost
         of all sessions so far; charged: this session's part of that cost."""
         assert terms.noise is not None
-        if terms.noise.placement == "central":
-            raise Refused(
-                "budget-central-noise",
-                f'party {party}: with placement = "central", the aggregator sees exact sums, so no such '
-                f"session fits the privacy budget of this party's rows (epsilon {self.epsilon:g} at delta "
-                f'{self.delta:g}); use placement = "distributed" or "local"',
-            )
         wanted = f"the terms ask for epsilon {terms.noise.epsilon:g} at delta {terms.noise.delta:g}"
         self.check(party, wanted, terms.noise.delta, spent, max(terms.plan.cost - charged, 0.0), charged)
 

@@ -293,8 +293,7 @@ class Session(BaseModel):
         again = []
         for answer in self.answers:
             if answer.question and answer.position:
-                charge = None if self.admitted and self.admitted.placement == "central" else answer.charge
-                key = answer.turn, answer.what, answer.cells, answer.question, answer.position, charge
+                key = answer.turn, answer.what, answer.cells, answer.question, answer.position, answer.charge
                 first = firsts.setdefault(key, answer)
                 if first is not answer:
                     again.append((answer, first))
@@ -394,21 +393,13 @@ class Kind(Enum):
 
     ABUSE = "ABUSE?"
     CHECK = "CHECK"
-    WEAK = "WEAK PROTECTION"
 
 
-_ABUSE = (
+ABUSES = (
     *("after-end", "other-terms", "other-question", "other-position", "other-roster", "small-roster"),
     *("too-many", "request-again"),
 )
-KINDS = {
-    **dict.fromkeys(_ABUSE, Kind.ABUSE),
-    **dict.fromkeys(
-        ("first-attempt", "attempt-again", "other-answer", "similar-groups", "terms"), Kind.CHECK
-    ),
-    "central-noise": Kind.WEAK,
-}
-"""Maps audit rule -> severity of its warnings."""
+"""Audit rules whose warnings have the severity ABUSE. All others have CHECK."""
 
 
 @dataclass(frozen=True)
@@ -425,7 +416,7 @@ class AuditWarning:
 
     @property
     def kind(self) -> Kind:
-        return KINDS[self.rule]
+        return Kind.ABUSE if self.rule in ABUSES else Kind.CHECK
 
     @property
     def sentences(self) -> tuple[str, str, str]:

@@ -126,8 +126,6 @@ def _against(terms: Terms) -> str:
     """Return a sentence that says against whom the privacy guarantee holds."""
     assert terms.noise is not None
     outside = "anyone who sees the opened sums and the model"
-    if terms.noise.placement == "central":
-        return f"{outside}, but not against the aggregator, which sees the sums before noise is added"
     if terms.noise.placement == "local":
         return f"{outside}, including the aggregator and all other parties: each party draws all the noise"
     together = max(1, Group.of(terms.parties, terms.hiding.colluding).colluding)

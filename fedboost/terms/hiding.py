@@ -192,9 +192,6 @@ def groups_of(hessian: float, sigma: float) -> int:
     return int(min(max(hessian / (GROUP_SIGMAS * sigma), MIN_GROUPS), MAX_NOISY_BINS))
 
 
-Placement = Literal["distributed", "local", "central"]
-
-
 class Noise(Frozen):
     """(epsilon, delta)-differential privacy for individual rows (adding or removing one row)."""
 
@@ -209,11 +206,10 @@ class Noise(Frozen):
         le=MAX_DELTA,
         description="Probability that the limit fails, e.g. 1e-6. Choose it far below 1 / number of rows.",
     )
-    placement: Placement = Field(
+    placement: Literal["distributed", "local"] = Field(
         default="distributed",
         description="Who draws the noise. `distributed`: each party draws a share, and the sum has enough "
-        "noise even if colluding parties subtract their shares. `local`: each party draws all of it. "
-        "`central`: the aggregator draws it, and sees the exact sums.",
+        "noise even if colluding parties subtract their shares. `local`: each party draws all of it.",
     )
     pairs: int | None = Field(
         default=None,
@@ -284,8 +280,7 @@ def plan_of(
     counted: int,
     times: int,
     sensitivity: float,
-    honest: int,
-    parties: int,
+    shares: tuple[int, int],
     summed: int = 0,
 ) -> Plan:
     """Plan the releases of a training session.
@@ -295,9 +290,7 @@ def plan_of(
         summed: number of features for which labels are summed by level.
         times: number of queries about trees.
         sensitivity: largest contribution of a row to a gradient sum (1 for gradients of at most 1).
-        honest: minimum number of parties that do not collude.
-        parties: number of parties with rows."""
-    shares = _shares(noise, honest, parties)
+        shares: how many shares of noise must suffice on their own, and how many there are in a sum."""
     cost = accounting.mu_of(noise.epsilon, noise.delta) ** 2
     releases = {}
     if counted:
@@ -312,11 +305,6 @@ def plan_of(
     return Plan(releases)
 
 
-def _shares(noise: Noise, honest: int, parties: int) -> tuple[int, int]:
-    """Return how many shares of noise must suffice on their own, and how many there are in a sum."""
-    return {"distributed": (honest, parties), "local": (1, parties), "central": (1, 1)}[noise.placement]
-
-
 def _release(what: str, times: int, sensitivity: float, cost: float, shares: tuple[int, int]) -> Release:
     """Return the releases of one kind. The noise is rounded up, so that each release costs at most `cost`."""
     share = math.ceil(sensitivity / math.sqrt(cost * shares[0]))
@@ -324,12 +312,11 @@ def _release(what: str, times: int, sensitivity: float, cost: float, shares: tup
 
 
 def plan_of_counts(
-    noise: Noise, task: Task, columns: Schema, loss: Objective, honest: int, parties: int
+    noise: Noise, task: Task, columns: Schema, loss: Objective, shares: tuple[int, int]
 ) -> Plan:
     """Plan the releases of a session that describes rows, or measures a model. If numeric values are also
     counted, each of the two releases is allotted half the cost."""
     has_classes = loss.xgboost_equivalent.label_kind is LabelKind.CLASS
-    shares = _shares(noise, honest, parties)
     cost = accounting.mu_of(noise.epsilon, noise.delta) ** 2
     if task.measures:  # cells that a row is in: two for several classes, as it is also counted by its own
         of_model = SCORES, 1 + (loss.outputs > 1)

@@ -174,11 +174,12 @@ class Terms(Flat):
     def plan(self) -> Plan:
         assert self.noise is not None
         columns, noise = self.columns, self.noise
-        honest, parties = max(self.honest, 1), max(len(self.holders), 1)
+        enough = max(self.honest, 1) if noise.placement == "distributed" else 1
+        shares = enough, max(len(self.holders), 1)
         if not self.task.trains:
-            return plan_of_counts(noise, self.task, columns, self.objective.loss, honest, parties)
+            return plan_of_counts(noise, self.task, columns, self.objective.loss, shares)
         summed, sensitivity = len(columns.target_means), self.bound.sensitivity
-        return plan_of(noise, len(columns.numeric), self.trees.rounds, sensitivity, honest, parties, summed)
+        return plan_of(noise, len(columns.numeric), self.trees.rounds, sensitivity, shares, summed)
 
     def groups_of_bins(self, rows: float) -> int:
         """Return into how many groups the bins of a numeric feature are joined with noise, if there are this

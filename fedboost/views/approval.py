@@ -145,7 +145,6 @@ PREDICTION_SEEN = "relays messages that it cannot read, and learns the number of
 PLACEMENTS = {
     "distributed": "; each site added a share of it",
     "local": "; this site added it",
-    "central": " for the model only: the aggregator added the noise itself",
 }
 """Maps the placement of noise to the end of a sentence about the noise."""
 
@@ -168,10 +167,6 @@ RELAXED: dict[tuple[str, object], str] = {
         "target_means",
         True,
     ): "THE AGGREGATOR SEES LABELS BY LEVEL: if a level has a single row, that row's label.",
-    (
-        "placements",
-        "central",
-    ): "THE AGGREGATOR SEES EXACT SUMS: noise is added only after they leave this site.",
 }
 """Maps (policy rule, value to which an approval relaxes it) to an additional warning, partly in capitals."""
 
@@ -524,8 +519,6 @@ def _noise(terms: Terms) -> list[tuple[str, str]]:
     noise, releases = terms.noise, terms.plan.releases.values()
     sums = listed([f"{release.what} ({counted(release.times, 'time')})" for release in releases])
     strength = f"epsilon {noise.epsilon:g} at delta {noise.delta:g} for every single row, over all of: {sums}"
-    if noise.placement == "central":
-        return [("noise", f"{strength}; central: THE AGGREGATOR SEES EXACT SUMS and adds the noise later")]
     return [("noise", f"{strength}; {noise.placement}: added at this site, before anything leaves it")]
 
 

@@ -39,11 +39,6 @@ MAX_SESSIONS, MAX_CHECKS = 200, 10
 KINDS: dict[Kind, tuple[State, str, str]] = {
     Kind.ABUSE: ("bad", "of possible abuse", "this never happens in a session that keeps to its terms"),
     Kind.CHECK: ("unclear", "to check", "this may be harmless; find out why it happened"),
-    Kind.WEAK: (
-        "unclear",
-        "of weak protection",
-        "allowed by the terms, but the protection is weaker than it appears",
-    ),
 }
 """Maps the kind of a warning to its state, a short description, and its meaning."""
 
@@ -306,7 +301,6 @@ def _protections(session: Session) -> Iterator[tuple[str, Line]]:
     if not TASKS[session.does].is_protected:
         yield "aggregator", approval.PREDICTION_SEEN
         return
-    central = session.admitted is not None and session.admitted.placement == "central"
     for name in session.protections:
         protection = PROTECTIONS.get(name)
         if protection is not None and session.own is not None:
@@ -317,10 +311,7 @@ def _protections(session: Session) -> Iterator[tuple[str, Line]]:
             if protection
             else "values that this version of fedboost cannot describe"
         )
-        if central:
-            seen = "sums over the parties" if hides else "this site's own numbers"
-            seen += " without noise, because it added the noise itself"
-        elif hides and any(approval.OF_ONE_SITE & {*approval.queries_of(kind)} for kind in session.by_kind):
+        if hides and any(approval.OF_ONE_SITE & {*approval.queries_of(kind)} for kind in session.by_kind):
             seen += ", except this site's own metrics"
         yield "protection", f"{shown(name)}: the aggregator could see {seen}"
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 from audit_logs import AuditLog, change_terms
-from logged import agreement, answer, noisy, warnings
+from logged import WITH_NOISE, agreement, answer, warnings
 from sites import fedboost
 
 from fedboost.protocol.site import Charge
@@ -55,13 +55,13 @@ def test_a_question_too_many_of_any_kind_is_enough(kind, allowed, path):
 
 
 def test_the_most_serious_warnings_come_first(path):
-    terms, _ = agreement(rounds=1, **noisy("central"))
+    terms, _ = agreement(rounds=1, **WITH_NOISE)
     written(path, terms, [answer(terms, 2, "SumsQuery")])
     group = terms.with_parties((*terms.parties, "p3"))
     written(path, group, [answer(group, turn, "SumsQuery") for turn in (2, 3)], "s2")
-    assert warnings(path) == ["too-many", "similar-groups", "central-noise"]
+    assert warnings(path) == ["too-many", "similar-groups"]
     events = map(json.loads, fedboost("audit", path, "--json").out.splitlines())
-    assert [event["kind"] for event in events if event["event"] == "warning"] == ["abuse", "check", "weak"]
+    assert [event["kind"] for event in events if event["event"] == "warning"] == ["abuse", "check"]
 
 
 def test_agreements_that_differ_in_much_are_told_in_short(path):
@@ -111,7 +111,7 @@ def test_a_tree_cut_short_where_the_terms_let_the_roster_shrink(path):
 
 def test_another_answer_to_the_same_question(path):
     """A table that is read again with other rows gives the difference of the two sums: its changed rows."""
-    terms, _ = agreement(rounds=1, **noisy("distributed"))
+    terms, _ = agreement(rounds=1, **WITH_NOISE)
     known = answer(terms, 2, "SumsQuery", charge=Charge("a", 0.1))
     written(path, terms, [known, changed(known, attempt=2)])
     assert warnings(path) == []

@@ -52,14 +52,11 @@ def continued():
 
 
 NOISE = {"epsilon": 0.01, "delta": 1e-6}
-CENTRAL = {**NOISE, "placement": "central"}
 RANGED = {**COLUMNS, "ranges": {"age": [0, 100]}}
 BASED = {**COLUMNS, "base_margin": "income"}
 THRESHOLDS = [f"error@{i / 1000:.3f}" for i in range(1, 251)]
 NAMES = {"label": "y", "categorical": {"name": [f"person {i}" for i in range(200)]}}
 CASES = {
-    # 1: the aggregator got exact cells of 2,727 single rows, and the ledger said .01
-    "placements": ({"columns": RANGED, "noise": CENTRAL, "min_child_weight": 1}, "exact sums"),
     # 2: the largest value of a column to seven digits, and its label, in three sessions
     "base_margin": ({"columns": BASED}, "'income'"),
     "max_metrics": ({"eval_metric": ["logloss"] * 9}, "9 metrics"),
@@ -82,7 +79,7 @@ CASES = {
     ),
     "colluding": ({"parties": FOUR, "colluding": 0}, "0 colluding parties"),
 }
-BESIDES = {"placements": {"min_rows_per_leaf": 1}, "min_key_bits": {"protections": "paillier"}}
+BESIDES = {"min_key_bits": {"protections": "paillier"}}
 """What else those terms need of a policy."""
 
 
@@ -105,22 +102,10 @@ def test_terms_that_no_rule_is_against_are_allowed():
     assert own.permit(terms(), "north", analyst="marie") == Limits(3, True, min_difference=10)
 
 
-def test_noise_of_the_aggregator_is_none_under_a_budget_whatever_placements_say():
-    """Terms with central noise of epsilon .01 were allowed at a site with epsilon = 1, and the aggregator got
-    exact sums."""
-    settings, _ = CASES["placements"]
-    agreement = terms(**settings)
-    rules = named(agreement, epsilon=1.0, delta=1e-5, placements=["central"], min_rows_per_leaf=1)
-    assert "its policy has epsilon = 1, but the aggregator draws the noise" in refusal(rules, agreement)
-    (breach,) = rules.breaches(agreement)
-    assert breach.allow is None
-    shared = terms(**{**settings, "noise": NOISE})
-    assert named(shared, epsilon=1.0, delta=1e-5).permit(shared, "north", analyst="marie")
-
-
-def test_leaves_under_noise_count_for_nothing_without_a_budget():
-    agreement = terms(columns=RANGED, noise={**NOISE, "epsilon": 16.0}, min_child_weight=1)
+def test_leaves_under_noise_are_small_enough_only_with_a_budget():
+    agreement = terms(columns=RANGED, noise=NOISE, min_child_weight=1)
     assert "min_rows_per_leaf = 10" in refusal(named(agreement), agreement)
+    assert named(agreement, epsilon=1.0, delta=1e-5).permit(agreement, "north", analyst="marie")
 
 
 def test_all_of_250_metrics_at_thresholds_are_refused():

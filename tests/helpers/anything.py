@@ -24,7 +24,6 @@ ANYTHING = {
     "min_rows_per_bin": 1,
     "protections": list(PROTECTIONS),
     "on_loss": ["wait", "stop", "shrink"],
-    "placements": ["distributed", "local", "central"],
     "min_parties": 1,
     "min_rows_per_leaf": 1,
     "quantile_leaves": True,

@@ -9,6 +9,7 @@ from sites import fedboost
 from fedboost.protocol.site import Release
 
 SMALL = {"protection": "masked", "rounds": 2, "max_depth": 2, "max_bin": 8}
+WITH_NOISE = {"noise": {"epsilon": 4.0, "delta": 1e-5}, "ranges": [(-3, 3)] * 2}
 ROWS = 90
 DRAW = np.random.default_rng(3)
 X = DRAW.normal(size=(ROWS, 2)).astype(np.float32)
@@ -18,11 +19,6 @@ def agreement(parties=3, **settings):
     """Terms over the rows of this module, and the rows of each party."""
     terms = terms_of(X, parties, **{**SMALL, **settings})
     return terms, dict(zip(terms.parties, randomly(ROWS, parties), strict=True))
-
-
-def noisy(placement):
-    noise = {"epsilon": 4.0, "delta": 1e-5, "placement": placement}
-    return {"noise": noise, "ranges": [(-3, 3)] * 2}
 
 
 def warnings(path):

@@ -174,9 +174,9 @@ def test_turns_beyond_those_of_the_terms_are_not_asked():
         liar.ask(RowsQuery())
 
 
-def test_signatures_are_collected_after_a_crash_although_central_noise_is_drawn_again():
-    """The last turn is repeated for the signatures; its sum differs from the recorded one by new noise."""
-    noise = {"epsilon": 1.0, "delta": 1e-6, "placement": "central"}
+def test_signatures_are_collected_after_a_crash_with_noise_that_is_the_same():
+    """The last turn is repeated for the signatures; its sum is the recorded one."""
+    noise = {"epsilon": 1.0, "delta": 1e-6, "placement": "local"}
     terms = terms_to_describe(terms_of(X, 3, ranges=[[-3, 3]] * 2, noise=noise))
     shards = {name: shard_of(X, Y, rows=slice(place, ROWS, 3)) for place, name in enumerate(terms.parties)}
     sites, records = sites_of(terms, shards), []

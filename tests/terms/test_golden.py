@@ -93,7 +93,6 @@ SETTINGS = {
     },
     "noise": columns({"noise": NOISE}, ranges=RANGES),
     "noise, local": columns({"noise": {**NOISE, "placement": "local"}}, ranges=RANGES),
-    "noise, central": columns({"noise": {**NOISE, "placement": "central"}}, ranges=RANGES),
     "noise on numbers": columns(
         {"noise": {**NOISE, "epsilon": 8.0}, "objective": REGRESSION}, ranges=RANGES, label_range=[0, 100]
     ),
@@ -158,7 +157,6 @@ GOLDEN = {
     "paillier, a key holder without rows": "f0f47c562012de59",
     "noise": "5e9a51e55c39ffed",
     "noise, local": "d0219f49c87fbc39",
-    "noise, central": "55e703a43c39977d",
     "noise on numbers": "31430286c71f08c3",
     "target means": "da1a1eeb1904fc94",
     "a reference": "75b2cdbe335c0845",

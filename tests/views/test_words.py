@@ -36,7 +36,7 @@ def test_protections_releases_of_noise_and_rules_have_words():
     assert all(protection.aggregator_observes for protection in PROTECTIONS.values())
     counts = {hiding.CUT_POINTS, hiding.SUMMARY, hiding.SCORES, hiding.BINS}
     assert set(UNITS) == counts | {hiding.LEVELS, hiding.START, hiding.TREES}
-    assert set(PLACEMENTS) == set(get_args(hiding.Placement))
+    assert set(PLACEMENTS) == set(get_args(hiding.Noise.model_fields["placement"].annotation))
     assert {key for key, _ in RELAXED} <= set(Policy.model_fields) & set(PROTECTS)
 
 

@@ -381,7 +381,7 @@ def _questions(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
         )
 
 
-def _positions(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
+def _positions(session: Session) -> Iterator[AuditWarning]:
     def differ(answers: list[Released]) -> bool:
         stood = {(_question(each), each.position) for each in answers if each.position is not None}
         return len(stood) > len({question for question, _ in stood})
@@ -431,11 +431,9 @@ def _rosters(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
         )
 
 
-def _vectors(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
+def _vectors(session: Session) -> Iterator[AuditWarning]:
     """Yield a warning if a privacy cost was charged for several answers to one query at one point of
-    training. Sessions in which the aggregator draws the noise are not checked."""
-    if terms is not None and terms.noise is not None and terms.noise.placement == "central":
-        return
+    training."""
     charges: dict[object, set[str]] = {}
     for answer in session.answers:
         if answer.charge is not None and answer.question and answer.position:
@@ -536,13 +534,13 @@ def warnings_of(sessions: list[Session], admitted: AdmittedTerms) -> list[AuditW
         warnings += _name_warnings(same_name, admitted)
         digests = _grouped((session.digest or "", session) for session in same_name)
         for digest, same_terms in digests.items():
-            terms = admitted.get(digest)
+            known = admitted.get(digest)
+            terms = known if isinstance(known, Terms) else None
             parts = [part for session in same_terms for part in session.parts]
             whole = Session(name=same_name[0].name, parts=parts)
-            for rule in (_questions, _positions, _rosters, _vectors, _amount):
-                warnings += rule(whole, terms if isinstance(terms, Terms) else None)
+            warnings += [*_questions(whole, terms), *_positions(whole), *_rosters(whole, terms)]
+            warnings += [*_vectors(whole), *_amount(whole, terms)]
     warnings += _similar_groups(answered, admitted)
-    warnings += _central_noise(answered)
     warnings += _requests(answered)
     warnings += _unread_terms(sessions, admitted)
     return sorted(warnings, key=lambda warning: [*Kind].index(warning.kind))
@@ -697,20 +695,6 @@ def _group(agreement: Admitted, admitted: AdmittedTerms) -> tuple[frozenset[str]
     if isinstance(terms, Terms):
         return frozenset(terms.holders), colluding_parties(terms)
     return frozenset(agreement.parties), Group.of(agreement.parties).colluding
-
-
-def _central_noise(sessions: list[Session]) -> Iterator[AuditWarning]:
-    names = _names(
-        [session for session in sessions if session.admitted and session.admitted.placement == "central"]
-    )
-    if names:
-        yield AuditWarning(
-            "central-noise",
-            names,
-            f"the aggregator itself added the noise of {_sessions(names)}, so it could read the exact sums",
-            "these sums may cover few rows, or a single row; the epsilon applies only to the model",
-            'as operator of this site, remove "central" from `placements` of [policy] to refuse such terms',
-        )
 
 
 def _requests(sessions: list[Session]) -> Iterator[AuditWarning]:

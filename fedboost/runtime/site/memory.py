@@ -297,11 +297,7 @@ class FileMemory(Store):
             if terms.noise is not None and self.budget is not None:
                 self.budget.check_session(self.party, terms, costs(file), costs(file, *name))
             if known is None:
-                delta, planned = 0.0, 0.0
-                if terms.noise is not None:
-                    # If the aggregator draws the noise, releases are exact and nothing is charged.
-                    central = terms.noise.placement == "central"
-                    delta, planned = terms.noise.delta, 0.0 if central else terms.plan.cost
+                delta, planned = (terms.noise.delta, terms.plan.cost) if terms.noise else (0.0, 0.0)
                 about = KnownSession.begun(offer.session, terms, offer.request, self.party, offer.analyst)
                 row = terms.digest, offer.request, KNOWN.of(about), delta, planned, self._clock()
                 self.promise(file, "sessions", *name, *row)

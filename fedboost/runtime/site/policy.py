@@ -24,7 +24,7 @@ from fedboost.privacy.pairwise import MIN_GROUP_PARTIES, Group
 from fedboost.protocol.site import MAX_SESSIONS, MAX_SPLITS, Budget, Limits, splits_by
 from fedboost.results.site import ModelOrigin
 from fedboost.runtime.config import to_toml
-from fedboost.terms.hiding import MAX_DELTA, Placement, ProtectionName
+from fedboost.terms.hiding import MAX_DELTA, ProtectionName
 from fedboost.terms.reading import Frozen, Name, read_model
 from fedboost.terms.session import TaskName
 from fedboost.terms.tasks import rows_readable
@@ -119,8 +119,6 @@ class Policy(Frozen):
     on_loss: tuple[Literal["wait", "shrink", "stop"], ...] = Field(default=("wait", "stop"), min_length=1)
     """Allowed reactions to a disconnected party. With "shrink", the difference between two sums can reveal
     the values of a single site that left or returned."""
-    placements: tuple[Placement, ...] = Field(default=("distributed", "local"), min_length=1)
-    """Where noise may be drawn. With "central", the aggregator draws it and sees exact sums."""
     min_parties: int = Field(default=MIN_GROUP_PARTIES, ge=1)
     """Minimum number of parties with rows. A sum over few parties reveals much about each of them."""
     min_rows_per_leaf: int = Field(default=10, ge=1, le=MAX_ROWS_PER_LEAF)
@@ -181,9 +179,7 @@ class Policy(Frozen):
     """Whether a person is asked: "auto" (no) or "ask". With "ask", a person at this site decides on every
     session."""
 
-    @field_validator(
-        "tasks", "protections", "rows", "on_loss", "placements", "evaluate_signers", mode="before"
-    )
+    @field_validator("tasks", "protections", "rows", "on_loss", "evaluate_signers", mode="before")
     @classmethod
     def _one_or_several(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value
@@ -360,8 +356,8 @@ def _allowing(names: tuple[str, ...] | None) -> str:
 
 
 def _not_chosen(key: str, allowed: tuple[str, ...], setting: str, value: str) -> Breach | None:
-    """Return the breach if the policy does not list this value, else None. The value '' is always allowed."""
-    if not value or value in allowed:
+    """Return the breach if the policy does not list this value, else None."""
+    if value in allowed:
         return None
     instead = f'set {setting} = "{allowed[0]}"'
     return Breach(key, to_toml(allowed), f'the terms have {setting} = "{value}"', instead, (value,))
@@ -482,13 +478,6 @@ def _colluding(policy: Policy, terms: Terms, party: str) -> Breach | None:
 # ---- noise -------------------------------------------------------------------------------------------
 
 
-def _placements(policy: Policy, terms: Terms, party: str) -> Breach | None:
-    placement = "" if terms.noise is None else terms.noise.placement
-    breach = _not_chosen("placements", policy.placements, "noise.placement", placement)
-    effect = ", which gives the aggregator exact sums" if placement == "central" else ""
-    return breach and replace(breach, why=f'the noise of the terms is "{placement}"{effect}')
-
-
 def _budget(policy: Policy, terms: Terms, party: str) -> Breach | None:
     budget, asked = policy.budget, terms.noise
     if budget is None:
@@ -497,9 +486,6 @@ def _budget(policy: Policy, terms: Terms, party: str) -> Breach | None:
     if asked is None:
         why = "the terms have no noise, so they would exceed any budget"
         return Breach("epsilon", epsilon, why, f"add noise with delta = {delta}")
-    if asked.placement == "central":
-        why = "the aggregator draws the noise: values leave the site without it, which exceeds any budget"
-        return Breach("epsilon", epsilon, why, 'set noise.placement = "distributed"')
     if asked.delta > budget.delta:
         why = f"the noise of the terms has delta = {asked.delta:g}"
         return Breach("delta", delta, why, f"set noise.delta = {delta}")
@@ -511,8 +497,8 @@ def _unless_noise_hides(rule: Rule) -> Rule:
     rows and a budget limits the loss of privacy."""
 
     def own(policy: Policy, terms: Terms, party: str) -> Breach | None:
-        hides = terms.noise is not None and terms.noise.placement != "central"
-        return None if hides and policy.budget is not None else rule(policy, terms, party)
+        hidden = terms.noise is not None and policy.budget is not None
+        return None if hidden else rule(policy, terms, party)
 
     return own
 
@@ -763,7 +749,7 @@ _bits = _limit(
 
 _OF_EVERY_TASK: tuple[Rule, ...] = (_protections, _on_loss, _min_parties, _colluding, _bits)
 _OF_TRAINING: tuple[Rule, ...] = (
-    *(*_OF_EVERY_TASK, _placements, _budget),
+    *(*_OF_EVERY_TASK, _budget),
     _limit("max_rounds", lambda terms: terms.trees.rounds, "rounds"),
     _limit("max_depth", lambda terms: terms.trees.max_depth, "max_depth"),
     _limit(
@@ -779,7 +765,7 @@ _OF_TRAINING: tuple[Rule, ...] = (
     *(_max_metrics, _metrics_at_thresholds, _party_metrics),
     *(_forbids("validation", _validates, "remove the validation rows"), _few_rows),
 )
-_OF_COUNTS: tuple[Rule, ...] = (*_OF_EVERY_TASK, _placements, _budget, _of_levels, _min_count)
+_OF_COUNTS: tuple[Rule, ...] = (*_OF_EVERY_TASK, _budget, _of_levels, _min_count)
 _OF_EVALUATIONS: tuple[Rule, ...] = (
     *(*_OF_COUNTS, _base_margin, _max_metrics, _threshold, _party_metrics),
     _forbids("subgroups", _by_subgroups, "remove subgroups"),

@@ -3,7 +3,6 @@
 import itertools
 
 import numpy as np
-import pytest
 from inprocess import one_party, randomly, run, shard_of, terms_of
 from noisy_trainings import LOCAL, MASKED, RANGES, ROWS, data, trained
 from raised import raised
@@ -19,7 +18,6 @@ from fedboost.gbdt.cut_points import FINE_PARTS, CutPoints, range_edges
 from fedboost.gbdt.objectives.objective import SCALE
 from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.privacy.protection import Tag
-from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.messages import Report
 from fedboost.protocol.site import Limits, SessionOffer, Spending, TransientMemory
 from fedboost.terms import hiding
@@ -58,27 +56,14 @@ def test_the_same_answer_has_the_same_noise_and_is_charged_once():
     assert len(ledger.charged) == 5
 
 
-def test_noise_that_the_aggregator_draws_is_not_called_privacy_that_was_spent():
-    """It gets exact sums, whatever it adds to them afterwards."""
-    X, _ = data(rows=10)
-    central = {"protection": "masked", "noise": {**MASKED["noise"], "placement": "central"}}
-    terms = terms_of(X, 3, levels=(3, 8), ranges=RANGES, **central)
-    memory, query = TransientMemory(bytes), RangeQuery(1 << 40, 3, FINE_PARTS)
-    spending, values = spending_of(terms, memory), np.arange(query.cells)
-    said, charge = spending.release(query, INITIAL_STATE, tagged(query, ("p0", "p1", "p2"), 1), values)
-    assert (said == values).all()
-    assert charge is None
-    assert memory.charged == {}
-
-
-def test_central_noise_is_less_than_that_of_shares():
+def test_noise_in_shares_is_less_than_that_of_each_alone():
     X, y = data()
-    noise = {**MASKED["noise"], "placement": "central"}
+    noise = {**MASKED["noise"], "placement": "distributed"}
     session = trained(parts=randomly(ROWS, 3), protection="masked", noise=noise)
     assert roc_auc_score(y, session.booster.predict(X)) > 0.8
     values = [
         release.sigma
-        for placement in ("central", "distributed", "local")
+        for placement in ("distributed", "local")
         for what, release in terms_of(
             X, 3, levels=(3, 8), ranges=RANGES, protection="masked", noise={**noise, "placement": placement}
         ).plan.releases.items()
@@ -89,15 +74,6 @@ def test_central_noise_is_less_than_that_of_shares():
         trained(parts=randomly(ROWS, 3), protection="masked", noise=noise).booster for _ in range(2)
     )
     assert one.trees[0].value != other.trees[0].value
-
-
-def test_an_aggregator_with_nothing_to_draw_from_does_not_begin():
-    X, _ = data(rows=10)
-    noise = {**MASKED["noise"], "placement": "central"}
-    terms = terms_of(X, 3, levels=(3, 8), ranges=RANGES, protection="masked", noise=noise)
-    session = AggregatorSession("s", terms, private.train, INITIAL_STATE)
-    assert session.start() or session.error
-    assert "it has no source of randomness" in str(session.error)
 
 
 def told(party, terms, spending, state, query):
@@ -135,11 +111,10 @@ def test_a_number_of_rows_cannot_be_found_out_by_what_is_refused():
             query.check(terms)
 
 
-@pytest.mark.parametrize("placement", ["central", "local"])
-def test_how_long_a_plain_answer_is_says_nothing_of_rows(placement):
+def test_how_long_a_plain_answer_is_says_nothing_of_rows():
     """The analyst is told how many bytes each party sent."""
     X, y = data(rows=40)
-    noise, lengths = {**LOCAL["noise"], "placement": placement}, set()
+    lengths = set()
 
     for rows in (slice(0, 3), slice(None)):
         seen = []
@@ -158,8 +133,7 @@ def test_how_long_a_plain_answer_is_says_nothing_of_rows(placement):
             levels=(3, 8),
             ranges=RANGES,
             rounds=2,
-            protection="plain",
-            noise=noise,
+            **LOCAL,
         )
         lengths.add(tuple(seen))
     assert len(lengths) == 1

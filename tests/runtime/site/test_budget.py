@@ -20,8 +20,6 @@ from fedboost.runtime.site.store import NAME
 from fedboost.terms.reading import read_model
 from fedboost.views.approval import summary
 
-CENTRAL = noisy(noise={"epsilon": 0.1, "delta": 1e-5, "placement": "central"})
-
 
 @pytest.fixture
 def path(tmp_path):
@@ -91,19 +89,6 @@ def test_no_session_is_charged_more_than_its_terms_plan_whether_there_is_a_budge
         with raised(Refused, "session-over-plan"):
             session.charge("another", agreement.plan.releases["sums of all rows"].cost)
         spend_all(memory, "t", agreement)  # another session
-
-
-def test_sums_that_the_aggregator_sees_exactly_fit_no_budget(path):
-    """At ebe8635 terms with placement = "central" and epsilon .01 fitted any budget, and were charged .01."""
-    with opened(path, budget=BUDGET) as memory:
-        for epsilon in (0.01, 1.0):
-            asked = noisy(noise={"epsilon": epsilon, "delta": 1e-5, "placement": "central"})
-            with raised(Refused, "budget-central-noise"):
-                begun(memory, "s", asked)
-    with opened(path) as memory:  # without a budget
-        session = begun(memory, "s", CENTRAL)
-        with raised(Refused, "session-over-plan"):
-            session.charge("one", CENTRAL.plan.cost)
 
 
 def test_parties_of_one_dataset_draw_noise_of_their_own_in_one_session(path):
