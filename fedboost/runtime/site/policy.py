@@ -841,7 +841,7 @@ def _breaches_of_model(policy: Policy, terms: Terms, party: str, signers: ModelS
             why, instead = signers.unknown, 'run that site with keys, or set evaluate = "any" in its policy'
         yield Breach("evaluate", '"own"', why, instead, "any", _allowing(policy.evaluate_signers))
         return
-    if policy.budget and terms.noise and terms.noise.placement != "central":
+    if policy.budget and terms.noise:
         return  # a row is in few cells, whatever the leaves are
     if trained.earlier is not None and not policy.continue_models:
         why = "the model continued another one, whose trees may isolate individual rows"
