@@ -188,7 +188,7 @@ def forty_histograms_under_one_round(path):
                 "Session s1 (2 of 2): see warning 1",
             ],
         ),
-        (noise_of_the_sites, [], ["each site added a share of it", "privacy epsilon 3.983 was spent"]),
+        (noise_of_the_sites, [], ["each site added a share of it", "privacy epsilon 4 was spent"]),
         (
             a_group_less_one,
             ["similar-groups"],
