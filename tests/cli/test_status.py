@@ -84,7 +84,7 @@ async def test_who_is_connected_who_is_away_and_who_never_came(tmp_path, bundles
     assert all(len(line) < 80 for line in text.splitlines())
     assert heard.startswith("waiting for away (away since ")
     assert heard.endswith(f", nrth ({NEVER})")
-    (event,) = log.named("waiting")
+    event, *_ = log.named("waiting")  # another one may follow as the parties leave
     assert (event["analyst"], event["never_connected"]) == ("analyst", ["nrth"])
 
 
