@@ -16,6 +16,7 @@ from sites import bundles_of, consortium, fedboost, rows, shared_out, terms
 from sklearn import metrics as reference
 
 import fedboost as fb
+from fedboost.boosting.programs.tasks import noisy_summary
 from fedboost.boosting.queries.columns import BinCountsQuery
 from fedboost.boosting.queries.labels import EvaluationQuery, MagnitudesQuery
 from fedboost.cli.output import print_text
@@ -119,6 +120,18 @@ def test_the_standard_error_is_that_of_the_noise(model, epsilon):
         if wanted is not None:
             assert abs(np.mean(values) - wanted) < 0.003 + 1.3 * stated
     assert len({each.rows for each in found}) > 8  # not even the number of rows is told
+
+
+def test_figures_from_negative_counts_stay_within_their_ranges(model):
+    agreed = evaluation_terms(model, noisy()).changed(eval_metric=["logloss", "error", "auc"])
+    agreed = agreed.with_parties(["north", "south", "east"])
+    counts = np.zeros((2, 34), np.int64)
+    counts[0], counts[1, -1], counts[1, 0] = 300, 900, -860  # few rows with label 1, most of them in one part
+    found = noisy_summary(agreed, counts.reshape(-1))
+    assert found["metrics"]["auc"] == found["auc"]["value"] == 1.0
+    assert found["rates"]["true_positive_rate"] == 1.0
+    counts[0, 17:] = -50  # and fewer than none with label 0 beyond the threshold
+    assert noisy_summary(agreed, counts.reshape(-1))["rates"]["precision"] == 1.0
 
 
 def test_several_classes():

@@ -17,10 +17,13 @@ from sklearn import metrics as reference
 import fedboost as fb
 from fedboost.cli.output import print_text
 from fedboost.errors import ConfigError, Refused, SessionFailed
+from fedboost.gbdt.booster import Booster
+from fedboost.holders.other_tasks import EvaluationHolder
 from fedboost.protocol.site import Limits, check_chosen
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table
 from fedboost.runtime.tasks import evaluation_terms
+from fedboost.terms.continuation import TRAINED_UNDER
 from fedboost.views.as_text import text as blocks_of
 from fedboost.views.results import evaluation as view
 
@@ -170,3 +173,38 @@ def test_a_site_knows_its_table_again(tmp_path):
 
 def test_the_command_has_the_option():
     assert "--rows" in refusal("evaluate", "model.json", "--rows", "some", "--aggregator", "127.0.0.1:1")
+
+
+# ---- Terms of a training that a chosen model claims -----------------------------------------------------
+
+
+def claiming(trained, **settings):
+    """Terms that evaluate a model whose file says that it was trained under these terms."""
+    agreed = evaluation_terms(fb.simulate(terms(), shared_out(3, TABLE)).model, rows="all")
+    booster, facts = Booster.from_any_xgboost(agreed.xgb_model, "model")
+    text = booster.to_xgboost({**facts, TRAINED_UNDER: trained.canonical()})
+    return agreed.changed(xgb_model=text, parties=["north", "south", "east"], **settings)
+
+
+def test_columns_that_tell_which_rows_are_held_out_need_to_be_allowed():
+    own = policy(
+        columns={"label": ["y"], "features": ["age", "dose", "ward"]}, evaluate="any", validation=True
+    )
+    for way, broken in (("id", ["columns.row_id"]), ("column", ["columns.validation"])):
+        agreed = claiming(terms(**WAYS[way]), evaluate_rows="held-out")
+        found = [breach.key for breach in own.breaches(agreed)]
+        assert [key for key in found if key.startswith("columns")] == broken
+        found = [breach.key for breach in own.breaches(agreed.changed(evaluate_rows="all"))]
+        assert not [key for key in found if key.startswith("columns")]
+
+
+def test_rows_held_out_by_parties_with_different_columns_are_refused():
+    columns = {"label": "y", "row_id": "id", "numeric": ["age", "dose"]}
+    columns["held"] = {"north": ["age"], "east": ["dose"]}
+    trained = terms(
+        ["north", "south", "east"], columns=columns, label_holder="south", validation_fraction=0.3
+    )
+    with pytest.raises(ConfigError, match="parties had different columns"):
+        claiming(trained, evaluate_rows="held-out")
+    agreed = claiming(trained, evaluate_rows="all")
+    assert EvaluationHolder(lambda own: to_shard(TABLE, own, "north"), agreed, 1, "north").rows == 900

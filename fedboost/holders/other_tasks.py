@@ -79,7 +79,7 @@ def measured_rows(
             where the tables are assumed to be the training tables.
     """
     trained, kind = terms.trained, terms.evaluation.evaluate_rows
-    if trained is None:
+    if trained is None or trained.blocks:
         return MeasuredRows(None, 0, rows)
     if name not in trained.parties and table_of is not None:
         return MeasuredRows(None)

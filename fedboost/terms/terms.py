@@ -861,6 +861,12 @@ def _faults_of_task(terms: Terms) -> Iterator[str]:
                 f"evaluate_rows = {rows!r}: the model does not contain the terms under which it was "
                 f"trained; set 'all'",
             )
+        if rows != "all" and trained is not None and trained.vertical.is_used:
+            raise ConfigError(
+                "terms-evaluate-rows",
+                f"evaluate_rows = {rows!r}: parties had different columns when the model was trained; set "
+                f"'all'",
+            )
         if rows == "held-out" and trained is not None and not trained.validates:
             raise ConfigError(
                 "terms-evaluate-rows",

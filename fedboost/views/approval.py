@@ -291,10 +291,17 @@ WHO_LEARNS_WHAT, COLUMNS = "Who learns what", "Columns"
 """Titles of groups of lines."""
 
 
+_TELL_ROWS = "validation", "row_id", "group"
+"""Roles of columns that may determine which rows a training holds out."""
+
+
 def columns_by_role(terms: Terms, party: str = "") -> dict[str, tuple[str, ...]]:
     """Return role -> columns with this role in the terms. party: if parties hold different columns, return
-    only the columns of this party ("" for all)."""
+    only the columns of this party ("" for all). If held-out rows are measured, the columns of the training
+    that tell which rows these are count, too."""
     columns = terms.blocks.columns_of(party)
+    drawn = terms.trained if terms.evaluation.evaluate_rows == "held-out" else None
+    trained = {} if drawn is None else {role: getattr(drawn.columns, role) for role in _TELL_ROWS}
     others = {
         "weight": columns.weight,
         "base_margin": columns.base_margin,
@@ -306,7 +313,10 @@ def columns_by_role(terms: Terms, party: str = "") -> dict[str, tuple[str, ...]]
     label = {"label": (columns.label,)} if columns.label else {}
     roles: dict[str, tuple[str, ...]] = {**label, "features": columns.features}
     roles |= {"subgroups": (*columns.subgroups,)} if columns.subgroups else {}
-    return {**roles, **{role: (name,) for role, name in others.items() if name is not None}}
+    for role, name in others.items():
+        if names := (*dict.fromkeys(filter(None, (name, trained.get(role)))),):
+            roles[role] = names
+    return roles
 
 
 def columns_of(terms: Terms) -> tuple[str, ...]:

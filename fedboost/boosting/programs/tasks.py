@@ -831,7 +831,8 @@ def _ratio(
     whole = float(below @ counts)
     if whole <= 0.0:
         return None, None
-    value = max(float(above @ counts) / whole, 0.0)
+    most = 1.0 if name == "auc" else float(above.max())
+    value = min(max(float(above @ counts) / whole, 0.0), most)
     error = sigma * float(np.linalg.norm(above - value * below)) / whole
     if name == "rmse":
         value, error = math.sqrt(value), error / (2.0 * math.sqrt(value)) if value else math.sqrt(error)
