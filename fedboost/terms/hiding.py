@@ -183,13 +183,17 @@ MAX_NOISY_BINS = 64
 MIN_GROUPS, GROUP_SIGMAS = 3, 4.0
 """Least number of groups of a numeric feature whose rows are summed together with noise, and the sum of
 hessians in one, in standard deviations of its noise. Bins with more are not joined."""
+MAX_GROUPS = 1 << 16
+"""Maximum number of groups. It may exceed that of bins, since groups of equally many rows leave few groups to
+bins with few rows. But a party can report any sum of hessians."""
 PAIRS, PAIRS_OF_LITTLE_NOISE, LITTLE_NOISE = 10, 20, 4.0
 """Default number of pairs of features, and that from this epsilon on."""
 
 
 def groups_of(hessian: float, sigma: float) -> int:
-    """Return into how many groups a feature divides rows with this sum of hessians. sigma: of its noise."""
-    return int(min(max(hessian / (GROUP_SIGMAS * sigma), MIN_GROUPS), MAX_NOISY_BINS))
+    """Return into how many groups a feature divides rows with this sum of hessians, if it has enough bins.
+    sigma: of its noise."""
+    return int(min(max(hessian / (GROUP_SIGMAS * sigma), MIN_GROUPS), MAX_GROUPS))
 
 
 class Noise(Frozen):

@@ -32,6 +32,7 @@ from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
 from fedboost.terms.hiding import (
     LOPSIDED,
+    MAX_NOISY_BINS,
     NOISY_DEPTH,
     ROUNDS_A_FEATURE,
     ROUNDS_A_PAIR,
@@ -185,7 +186,7 @@ class Terms(Flat):
         """Return into how many groups the bins of a numeric feature are joined with noise, if there are this
         many rows and predictions are undecided."""
         hessian, sigma = self.objective.loss.typical_row(self.bound)[1], self.plan.releases[TREES].sigma
-        return groups_of(rows * hessian, self.bound.hessian(sigma))
+        return min(groups_of(rows * hessian, self.bound.hessian(sigma)), MAX_NOISY_BINS)
 
     @property
     def deepest(self) -> int:
