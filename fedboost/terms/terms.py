@@ -545,8 +545,8 @@ def _faults_of_candidate(terms: Terms, number: int, candidate: Mapping[str, Any]
 # ---- Noise: the settings that it excludes, and the ranges that it needs ---------------------------------
 
 _WITH_NOISE = {
-    *("columns", "parties", "objective", "num_class", "rounds", "max_depth", "reg_lambda"),
-    *("max_bin", "seed", "base_score", "protection", "colluding", "allow_two_parties", "on_loss"),
+    *("columns", "parties", "objective", "num_class", "rounds", "max_depth", "max_bin"),
+    *("seed", "base_score", "protection", "colluding", "allow_two_parties", "on_loss"),
     *("keyholder", "keyholder_rows", "key_bits"),
     *("turn_timeout", "rejoin_timeout", "quorum", "noise", "program", "min_count"),
 }

@@ -158,7 +158,6 @@ def card_blocks(report: PrivacyCard) -> Sequence[Block]:
         "holds against": report.against,
         "noise": f"{report.noise}, {report.placement}; the noise of {parties} is enough",
         "epsilon of all releases": f"{report.epsilon_spent:.6g} (mu squared {report.cost:.6g})",
-        "epsilon by zCDP": f"{report.zcdp_epsilon:.6g}, a looser bound that holds for discrete noise",
         "parties in every sum": ", ".join(map(one_line, report.roster)) or "not named",
         "protection": report.protection,
         "terms": report.terms,
