@@ -33,7 +33,7 @@ from fedboost.fixedpoint import UNIT, Float32, Float64, Int64
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import FINE_PARTS, CutPoints, Quantiles
 from fedboost.gbdt.objectives.objective import IDENTITY, SCALE, UNITS
-from fedboost.gbdt.tree import NO_SPLITS, Splits, merged
+from fedboost.gbdt.tree import NO_SPLITS, merged
 from fedboost.protocol.contracts import GrownTrees
 from fedboost.terms.hiding import CUT_POINTS, LEVELS, MAX_NOISY_BINS, ROWS, START
 from fedboost.terms.terms import Terms, slots_of
@@ -113,7 +113,7 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
     score = base_score(terms, total)
     constant = terms.objective.loss.margin(score)
     values = tuple((root, constant) for root in terms.roots)
-    yield end_of(CONSTANT_TREE, values)
+    yield EndRoundQuery(ROWS, CONSTANT_TREE, NO_SPLITS, values, (), UNIT, False, ())
     known = terms.bound.hessian(int(total[1])) / hessians_at(terms, terms.bound.start, of_start=True)[0]
     effects = Effects(terms, cut_points, rows, hessians_at(terms, score), float(known))
     for number in range(terms.trees.rounds):
@@ -126,7 +126,8 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
             grown.append((effects.grown(release, sums), release.further))
         tree, splits = grown[number]
         effects.learn(release, tree)
-        yield end_of(number, tuple((leaf, tree.value[leaf]) for leaf in tree.leaves), splits)
+        values = tuple((leaf, tree.value[leaf]) for leaf in tree.leaves)
+        yield EndRoundQuery(ROWS, number, splits, values, (), UNIT, False, ())
     parts = [part for tree, _ in grown for part in tree.parts(len(terms.roots))]
     return model_of(terms, score, merged(parts, len(terms.roots)), levels.of_model(terms))
 
@@ -150,11 +151,6 @@ def hessians_at(terms: Terms, score: float, of_start: bool = False) -> Float64:
     for gradient, hessian, out in zip(*map(np.atleast_2d, found), units, strict=True):
         terms.bound.quantise(gradient, hessian, out)
     return terms.bound.hessian(1.0) * (units[:, 0] & 0xFFFFFFFF).astype(np.float64)
-
-
-def end_of(number: int, values: tuple[tuple[int, float], ...], splits: Splits = NO_SPLITS) -> EndRoundQuery:
-    """Return the query that ends a round: it moves the margins, and its answer is empty."""
-    return EndRoundQuery(ROWS, number, splits, values, (), UNIT, False, ())
 
 
 def lay_noisy_cut_points(

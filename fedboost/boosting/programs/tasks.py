@@ -111,6 +111,12 @@ def rounded(value: float, step: float = 0.0) -> float | None:
     return float(f"{stepped:.{metrics.DIGITS}g}")
 
 
+def require_enough(terms: Terms, rows: int) -> None:
+    """Raise ConfigError if the parties have fewer rows in total than `min_count`."""
+    if rows < (least := terms.evaluation.min_count):
+        raise ConfigError("data-few-rows", f"the parties have fewer rows in total than min_count = {least}")
+
+
 # ---- Noisy descriptions of rows: two releases, by level and by part of a range --------------------------
 # Guarantees: a pure function of the terms and the noisy sums. Counts that are not well above their noise, or
 # below `min_count`, are not published.
@@ -218,11 +224,7 @@ def describe(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
             f"the parties report an impossible number of rows ({rows} in total), or an impossible number of "
             f"missing values or of rows with a level",
         )
-    if rows < terms.evaluation.min_count:
-        raise ConfigError(
-            "data-few-rows",
-            f"the parties have fewer rows in total than min_count = {terms.evaluation.min_count}",
-        )
+    require_enough(terms, rows)
     if any(sum(each) != rows for each in (*levels, *filter(None, [classes]))):
         raise PeerError("sums-inconsistent", f"the counts of a column do not sum to {rows} rows")
     quantiles = Quantiles(terms.histograms.max_bin, rows, len(tasks.gridded(terms)))
@@ -326,12 +328,11 @@ def drift(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
 def _counts(terms: Terms, bins: Bins, total: Int64) -> tuple[list[Int64], int]:
     """Return the counts of each feature and of the score, and the number of rows. Raises PeerError if the
     counts are inconsistent, ConfigError if there are too few rows."""
-    parts, floor = bins.parts(total), terms.evaluation.min_count
+    parts = bins.parts(total)
     rows = int(parts[0].sum())
     if not 0 < rows < MAX_ROWS or (total < 0).any() or any(part.sum() != rows for part in parts):
         raise PeerError("sums-inconsistent", "the row counts of two columns do not have the same total")
-    if rows < floor:
-        raise ConfigError("data-few-rows", f"the parties have fewer rows in total than min_count = {floor}")
+    require_enough(terms, rows)
     return parts, rows
 
 
@@ -424,11 +425,7 @@ def evaluate(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
         since = "were added since the training" if measured == "new" else "were held out"
         raise ConfigError("data-no-rows", f"there are no {measured} rows to evaluate: none {since}")
     rows = count_rows(counts)
-    if rows < terms.evaluation.min_count:
-        raise ConfigError(
-            "data-few-rows",
-            f"the parties have fewer rows in total than min_count = {terms.evaluation.min_count}",
-        )
+    require_enough(terms, rows)
     _, grown_on, unknown = counts[:ROW_COUNTS].tolist()
     if grown_on + unknown > rows:
         raise PeerError(
