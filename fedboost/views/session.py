@@ -35,10 +35,7 @@ def result_document(result: Result, title: str, lead: str, blocks: Sequence[Bloc
     ]
     agreed_by = Table("Parties", ["party", "takes part with", "signed"], signed, ())
     checked = note("If the analyst has keys, signatures are checked when the result arrives.")
-    more = (
-        *agreed(terms, [agreed_by, checked]),
-        Section("session", "Traffic", [*traffic(session)], True),
-    )
+    more = (*agreed(terms, [agreed_by, checked]), Section("session", "Traffic", [*traffic(session)], True))
     return Document(title, lead, (*blocks, *more), "the result and its session")
 
 
