@@ -355,19 +355,17 @@ def accountant(options: argparse.Namespace) -> tuple[common.Table, list[dict[str
                 "what": what,
                 "fedboost": accounting.epsilon_of(math.sqrt(cost), DELTA),
                 "dp-accounting": by_dp_accounting(releases),
-                "zCDP": accounting.zcdp_epsilon(cost, DELTA),
             }
         )
     return (
         common.Table(
             f"Epsilon of releases together, delta {DELTA:g}",
-            ("releases", "fedboost", "dp-accounting", "zCDP", "claim", "holds"),
+            ("releases", "fedboost", "dp-accounting", "claim", "holds"),
             [
                 [
                     one["what"],
                     f"{one['fedboost']:.6f}",
                     ABSENT if one["dp-accounting"] is None else f"{one['dp-accounting']:.6f}",
-                    f"{one['zCDP']:.6f}",
                     f"within {WITHIN}",
                     ""
                     if one["dp-accounting"] is None

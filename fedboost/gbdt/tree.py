@@ -402,11 +402,9 @@ def _sum_of(trees: list[Tree]) -> Tree:
     for node in reversed(range(len(tree.left))):
         left = tree.left[node]
         if left != NO_CHILD and (both := math.fsum(cover[left : left + 2])) > 0.0:
-            share = cover[left + 1] / both
-            value[node] = value[left] + share * (value[left + 1] - value[left])
-            gain[node] = float(
-                np.float32(both * share * (1.0 - share) * (value[left + 1] - value[left]) ** 2)
-            )
+            share, difference = cover[left + 1] / both, value[left + 1] - value[left]
+            value[node] = value[left] + share * difference
+            gain[node] = float(np.float32(both * share * (1.0 - share) * difference**2))
     return dataclasses.replace(tree, value=value, gain=gain)
 
 

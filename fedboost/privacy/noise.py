@@ -49,7 +49,6 @@ def noise_of(key: bytes, sigma: int, count: int) -> Int64:
 
 
 # ---- The privacy loss of noisy releases -----------------------------------------------------------------
-# Gaussian differential privacy, and zero-concentrated differential privacy for comparison.
 # A release with L2 sensitivity `sensitivity` to one row and Gaussian noise of standard deviation `sigma`, in
 # the same unit, is mu-Gaussian private for mu = sensitivity / sigma: deciding whether a row is in the release
 # is at least as hard as telling N(0, 1) from N(mu, 1) (Dong, Roth and Su, 2022). Several releases, each
@@ -57,8 +56,7 @@ def noise_of(key: bytes, sigma: int, count: int) -> Int64:
 # of their squared mu. So `cost`, which is mu squared, adds up.
 # Guarantees: `delta_of` is exact for that curve up to float rounding; `mu_of` and `epsilon_of` err toward
 # claiming less privacy. The noise drawn is discrete. `sum_distance` in tests/privacy/noise bounds how far a
-# sum of it is from a Gaussian; `zcdp_epsilon` is valid for discrete noise without that bound (Bun and Steinke
-# 2016; conversion of Canonne, Kamath and Steinke 2020).
+# sum of it is from a Gaussian.
 # Raises: ValueError if epsilon or delta is out of range.
 
 
@@ -89,26 +87,6 @@ def mu_of(epsilon: float, delta: float) -> float:
     ValueError unless epsilon is above 0 and finite, and delta is strictly between 0 and 1."""
     _check(epsilon, delta)
     return 1.0 / _first(lambda inverse: delta_of(epsilon, 1.0 / inverse) <= delta)
-
-
-def zcdp_epsilon(cost: float, delta: float) -> float:
-    """Return the epsilon that zero-concentrated differential privacy with rho = cost / 2 implies at this
-    delta, also for discrete noise. Raises ValueError unless delta is strictly between 0 and 1."""
-    _check(1.0, delta)
-    rho = cost / 2.0
-    if rho == 0.0:
-        return 0.0
-
-    def at(log_excess: float) -> float:
-        excess = math.exp(log_excess)  # alpha - 1
-        alpha = 1.0 + excess
-        return rho * alpha + math.log1p(-1.0 / alpha) - (math.log(delta) + math.log(alpha)) / excess
-
-    low, high = -20.0, 20.0  # `at` falls, then rises: ternary search for its minimum
-    while high - low > 1e-9:
-        third = (high - low) / 3.0
-        low, high = (low + third, high) if at(low + third) > at(high - third) else (low, high - third)
-    return max(at(low), 0.0)
 
 
 def _check(epsilon: float, delta: float) -> None:

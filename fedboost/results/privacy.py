@@ -9,16 +9,7 @@ from fedboost.errors import ConfigError
 from fedboost.privacy import noise as accounting
 from fedboost.privacy.pairwise import Group
 from fedboost.results.base import Part
-from fedboost.terms.hiding import (
-    BINS,
-    CUT_POINTS,
-    LEVELS,
-    SCORES,
-    START,
-    SUMMARY,
-    TREES,
-    Release,
-)
+from fedboost.terms.hiding import BINS, CUT_POINTS, LEVELS, SCORES, START, SUMMARY, TREES, Release
 from fedboost.terms.terms import Terms
 
 ADJACENCY = "add or remove one row"
@@ -35,7 +26,7 @@ NOT_COVERED = (
 UNITS = dict.fromkeys((CUT_POINTS, SUMMARY, SCORES, BINS), "rows")
 UNITS |= dict.fromkeys((LEVELS, START, TREES), "gradients")
 """Maps kind of noisy release -> unit in which its noise is measured: rows or gradients."""
-_TOTAL = ("epsilon", "delta", "cost", "epsilon_spent", "zcdp_epsilon", "honest")
+_TOTAL = ("epsilon", "delta", "cost", "epsilon_spent", "honest")
 """Fields of the card that are repeated in a plan."""
 
 
@@ -67,7 +58,6 @@ class PrivacyCard(Part):
         adjacency: the change to the rows that the guarantee covers.
         epsilon_spent: epsilon of the noise that is actually added (the noise is rounded up).
         cost: total cost of all releases, as mu squared of Gaussian differential privacy.
-        zcdp_epsilon: a looser bound on epsilon, which holds exactly for discrete noise.
         against: a sentence that says against whom the guarantee protects.
         honest: minimum number of parties that are assumed to be honest.
         releases: what is revealed.
@@ -79,7 +69,6 @@ class PrivacyCard(Part):
     adjacency: str
     epsilon_spent: float
     cost: float
-    zcdp_epsilon: float
     noise: str
     placement: str
     against: str
@@ -106,7 +95,6 @@ class PrivacyCard(Part):
             adjacency=ADJACENCY,
             epsilon_spent=accounting.epsilon_of(math.sqrt(cost), noise.delta),
             cost=cost,
-            zcdp_epsilon=accounting.zcdp_epsilon(cost, noise.delta),
             noise="discrete Gaussian",
             placement=noise.placement,
             against=_against(terms),

@@ -280,12 +280,7 @@ class Plan:
 
 
 def plan_of(
-    noise: Noise,
-    counted: int,
-    times: int,
-    sensitivity: float,
-    shares: tuple[int, int],
-    summed: int = 0,
+    noise: Noise, counted: int, times: int, sensitivity: float, shares: tuple[int, int], summed: int = 0
 ) -> Plan:
     """Plan the releases of a training session.
 

@@ -28,22 +28,9 @@ from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.gbdt.target_means import FOLDS, Slots
 from fedboost.gbdt.tree import SplitRule
 from fedboost.privacy.protections import PROTECTIONS, Protection
-from fedboost.terms import continuation
+from fedboost.terms import continuation, hiding
 from fedboost.terms.columns import Schema
-from fedboost.terms.hiding import (
-    LOPSIDED,
-    MAX_NOISY_BINS,
-    NOISY_DEPTH,
-    ROUNDS_A_FEATURE,
-    ROUNDS_A_PAIR,
-    TREES,
-    Hiding,
-    Noise,
-    Plan,
-    groups_of,
-    plan_of,
-    plan_of_counts,
-)
+from fedboost.terms.hiding import Hiding, Noise, Plan
 from fedboost.terms.reading import MAX_CHARS, MAX_FEATURES, Flat, read_model, refused, require_known
 from fedboost.terms.session import ALIGNMENT_TURNS, MAX_PARTIES, TASKS, Parties, Session, Task, task_of
 from fedboost.terms.training import Draws, Evaluation, Histograms, Objective, Trees
@@ -178,30 +165,31 @@ class Terms(Flat):
         enough = max(self.honest, 1) if noise.placement == "distributed" else 1
         shares = enough, max(len(self.holders), 1)
         if not self.task.trains:
-            return plan_of_counts(noise, self.task, columns, self.objective.loss, shares)
+            return hiding.plan_of_counts(noise, self.task, columns, self.objective.loss, shares)
         summed, sensitivity = len(columns.target_means), self.bound.sensitivity
-        return plan_of(noise, len(columns.numeric), self.trees.rounds, sensitivity, shares, summed)
+        return hiding.plan_of(noise, len(columns.numeric), self.trees.rounds, sensitivity, shares, summed)
 
     def groups_of_bins(self, rows: float) -> int:
         """Return into how many groups the bins of a numeric feature are joined with noise, if there are this
         many rows and predictions are undecided."""
-        hessian, sigma = self.objective.loss.typical_row(self.bound)[1], self.plan.releases[TREES].sigma
-        return min(groups_of(rows * hessian, self.bound.hessian(sigma)), MAX_NOISY_BINS)
+        hessian = rows * self.objective.loss.typical_row(self.bound)[1]
+        groups = hiding.groups_of(hessian, self.bound.hessian(self.plan.releases[hiding.TREES].sigma))
+        return min(groups, hiding.MAX_NOISY_BINS)
 
     @property
     def deepest(self) -> int:
         """Maximum number of splits above a leaf. With noise, a tree of one feature may be lopsided, as its
         groups have equally many rows rather than bins."""
-        return self.trees.max_depth + LOPSIDED * (self.noise is not None)
+        return self.trees.max_depth + hiding.LOPSIDED * (self.noise is not None)
 
     @property
     def pairs(self) -> int:
         """Number of pairs of features whose joint effects are fitted with noise. Rounds for features come
         first, so there may be fewer pairs than the noise settings allow."""
         features = len(self.columns.features)
-        left = self.trees.rounds - ROUNDS_A_FEATURE * features
+        left = self.trees.rounds - hiding.ROUNDS_A_FEATURE * features
         wanted = 0 if self.noise is None else self.noise.pairs_among(features)
-        return min(wanted, max(left, 0) // ROUNDS_A_PAIR)
+        return min(wanted, max(left, 0) // hiding.ROUNDS_A_PAIR)
 
     @cached_property
     def max_turns_per_tree(self) -> int:
@@ -395,8 +383,8 @@ class Terms(Flat):
         if noise is None or columns is None:
             return value
         features = len(columns.features)
-        rounds = ROUNDS_A_FEATURE * features + ROUNDS_A_PAIR * noise.pairs_among(features)
-        defaults = {"rounds": rounds, "max_depth": NOISY_DEPTH}
+        rounds = hiding.ROUNDS_A_FEATURE * features + hiding.ROUNDS_A_PAIR * noise.pairs_among(features)
+        defaults = {"rounds": rounds, "max_depth": hiding.NOISY_DEPTH}
         return value.replaced(**{key: defaults[key] for key in defaults.keys() - value.model_fields_set})
 
 
@@ -546,8 +534,8 @@ def _faults_of_candidate(terms: Terms, number: int, candidate: Mapping[str, Any]
 # ---- Noise: the settings that it excludes, and the ranges that it needs ---------------------------------
 
 _WITH_NOISE = {
-    *("columns", "parties", "objective", "num_class", "rounds", "max_depth", "reg_lambda"),
-    *("max_bin", "seed", "base_score", "protection", "colluding", "allow_two_parties", "on_loss"),
+    *("columns", "parties", "objective", "num_class", "rounds", "max_depth", "max_bin"),
+    *("seed", "base_score", "protection", "colluding", "allow_two_parties", "on_loss"),
     *("keyholder", "keyholder_rows", "key_bits"),
     *("turn_timeout", "rejoin_timeout", "quorum", "noise", "program", "min_count"),
 }

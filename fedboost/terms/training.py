@@ -257,11 +257,6 @@ class Draws(Group):
         return self.sampling_method == "gradient_based"
 
     @property
-    def draws_columns(self) -> bool:
-        """True if features are sampled for trees, levels or nodes."""
-        return min(self.colsample_bytree, self.colsample_bylevel, self.colsample_bynode) < 1.0
-
-    @property
     def max_bootstrap_count(self) -> int:
         """Maximum number of times that a row can be sampled for one tree."""
         return MAX_BOOTSTRAP_COUNT if self.sampling_method == "bootstrap" else 1

@@ -223,11 +223,7 @@ CONSOLE = Served(
     "fedboost aggregator",
     "this aggregator",
     "The operator of the aggregator creates a token with: fedboost keys token NAME",
-    {
-        "/": "Overview",
-        "/sites": "Sites",
-        "/sessions": "Sessions and results",
-    },
+    {"/": "Overview", "/sites": "Sites", "/sessions": "Sessions and results"},
 )
 
 
@@ -526,11 +522,7 @@ def _described(operation: Operation, named: bool = False) -> Object:
 def _paths() -> Object:
     signed = {"required": True, "content": {_JSON: {"schema": {"$ref": _REFS.format(model="SignedTerms")}}}}
     paths = {path: {"get": _described(row, "{name}" in path)} for path, row in READ.items()}
-    paths["/sessions"]["post"] = {
-        **_described(SUBMIT),
-        "requestBody": signed,
-        "security": [{"analyst": []}],
-    }
+    paths["/sessions"]["post"] = {**_described(SUBMIT), "requestBody": signed, "security": [{"analyst": []}]}
     return paths
 
 

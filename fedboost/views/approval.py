@@ -142,10 +142,7 @@ NOT_HIDDEN = "the aggregator sees each party's own counts, histograms and metric
 PREDICTION_SEEN = "relays messages that it cannot read, and learns the number of rows"
 """What the aggregator of a prediction session does and learns, under any protection."""
 
-PLACEMENTS = {
-    "distributed": "; each site added a share of it",
-    "local": "; this site added it",
-}
+PLACEMENTS = {"distributed": "; each site added a share of it", "local": "; this site added it"}
 """Maps the placement of noise to the end of a sentence about the noise."""
 
 RELAXED: dict[tuple[str, object], str] = {
@@ -234,10 +231,7 @@ def _evaluation(terms: Terms) -> tuple[Lines, str]:
         "new": "the rows of all sites that were added since its training",
     }
     of = which[evaluation.evaluate_rows]
-    return [
-        ("evaluates", f"a model on {of}; nothing is trained"),
-        _measured_model(terms),
-    ], given
+    return [("evaluates", f"a model on {of}; nothing is trained"), _measured_model(terms)], given
 
 
 def _drift(terms: Terms) -> tuple[Lines, str]:
@@ -497,10 +491,7 @@ def _model(terms: Terms) -> list[tuple[str, str]]:
         + (f", continuing a model of {len(terms.earlier.trees)} trees" if terms.earlier else "")
         + ("" if terms.session.is_built_in else f", using the program {delimited(terms.session.program)}")
     )
-    settings = [
-        f"min_child_weight {terms.trees.min_child_weight:g}",
-        f"max_bin {terms.histograms.max_bin}",
-    ]
+    settings = [f"min_child_weight {terms.trees.min_child_weight:g}", f"max_bin {terms.histograms.max_bin}"]
     if terms.draws.draws_for_trees:
         drawn = terms.draws
         share = "this fraction" if drawn.share_drawn == drawn.subsample else f"about {drawn.share_drawn:.2g}"

@@ -262,10 +262,7 @@ def served_page(
             element("p", state, " ", element("a", "Refresh", href=path), class_="state"),
             element("p", document.lead, id="said", data_live="", **unseen),
         )
-    bar = (
-        element("nav", element("ul", *links), aria_label="Pages") if linked else "",
-        out if caller else "",
-    )
+    bar = (element("nav", element("ul", *links), aria_label="Pages") if linked else "", out if caller else "")
     title = element("div", element("h1", document.title), below, class_="title")
     loads = f"fedboost {VERSION}. This page loads content only from {process.asks}."
     return _page(head, process.name, bar, "", [title, body(document.blocks)], loads)

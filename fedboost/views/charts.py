@@ -376,10 +376,7 @@ def _line(tree: Tree, node: int, names: Sequence[str]) -> str:
         codes = (str(code) for code in range(right.bit_length()) if right >> code & 1)
         split, ways = f"{name}:{{{','.join(codes)}}}", f"yes={left + 1},no={left},missing={missing}"
     else:
-        split, ways = (
-            f"{name}<{_nine(tree.threshold[node])}",
-            f"yes={left},no={left + 1},missing={missing}",
-        )
+        split, ways = (f"{name}<{_nine(tree.threshold[node])}", f"yes={left},no={left + 1},missing={missing}")
     return f"{node}:[{split}] {ways},gain={_nine(tree.gain[node])},{cover}"
 
 

@@ -68,6 +68,10 @@ MAX_NAMED = 5
 LATE = 0.8
 """If a metric reaches its best value before this fraction of the rounds, a warning is shown."""
 MODERATE_EPSILON = 3.0
+DIVIDED = (
+    "Trained with noise: the effect of a feature is divided among many splits. Its gain times its weight "
+    "shows how much the feature contributes"
+)
 
 
 def report(result: ModelReport) -> Document:
@@ -241,8 +245,7 @@ def _first_charts(result: ModelReport) -> Iterator[Block]:
         yield note("No feature is used in a split.")
         return
     yield note(
-        "Trained with noise: the effect of a feature is divided among many splits. Its gain times its weight "
-        "shows how much the feature contributes."
+        f"{DIVIDED}."
         if noise is not None
         else "Gain and cover are means over the splits on a feature; weight is the number of these splits. "
         "They describe the trees, not how much a feature contributes to a prediction."
@@ -549,10 +552,6 @@ def importances(booster: Booster, terms: Terms, by_feature: Mapping[str, Sequenc
     """Return a document that shows feature importance, and a warning if noise makes it meaningless.
     by_feature: maps each feature to its values of the measures in IMPORTANCES; features with the highest gain
     come first."""
-    divided = (
-        "Trained with noise: the effect of a feature is divided among many splits. Its gain times its weight "
-        "shows how much the feature contributes; so does --shap."
-    )
     rows = [(name, *(f"{value:.6g}" for value in values)) for name, values in by_feature.items()]
     trees = counted(len(booster.trees), "tree")
     split = f"{len(by_feature)} of {counted(len(booster.features), 'feature')} used in {trees}"
@@ -561,7 +560,7 @@ def importances(booster: Booster, terms: Terms, by_feature: Mapping[str, Sequenc
         booster.objective,
         [
             Verdict(f"{split}, {listed([*by_feature][:1])} with the highest gain" if by_feature else split),
-            *warnings([divided] if terms.noise is not None else []),
+            *warnings([f"{DIVIDED}; so does --shap."] if terms.noise is not None else []),
             *([Table("Importance", ["feature", *IMPORTANCES], rows)] if rows else []),
         ],
     )

@@ -35,10 +35,7 @@ def result_document(result: Result, title: str, lead: str, blocks: Sequence[Bloc
     ]
     agreed_by = Table("Parties", ["party", "takes part with", "signed"], signed, ())
     checked = note("If the analyst has keys, signatures are checked when the result arrives.")
-    more = (
-        *agreed(terms, [agreed_by, checked]),
-        Section("session", "Traffic", [*traffic(session)], True),
-    )
+    more = (*agreed(terms, [agreed_by, checked]), Section("session", "Traffic", [*traffic(session)], True))
     return Document(title, lead, (*blocks, *more), "the result and its session")
 
 
@@ -158,7 +155,6 @@ def card_blocks(report: PrivacyCard) -> Sequence[Block]:
         "holds against": report.against,
         "noise": f"{report.noise}, {report.placement}; the noise of {parties} is enough",
         "epsilon of all releases": f"{report.epsilon_spent:.6g} (mu squared {report.cost:.6g})",
-        "epsilon by zCDP": f"{report.zcdp_epsilon:.6g}, a looser bound that holds for discrete noise",
         "parties in every sum": ", ".join(map(one_line, report.roster)) or "not named",
         "protection": report.protection,
         "terms": report.terms,

@@ -34,7 +34,6 @@ assert len(named) > 40
 lacking = {k.__name__ for k in named if not k.signatures and "inline" not in k.targetoptions}
 print(*(lacking - within))
 """
-ONLY_IN_TESTS = "normal_tails"
 
 
 @pytest.mark.slow
@@ -50,7 +49,7 @@ def test_after_a_warm_up_nothing_is_left_to_compile(folder):
             [sys.executable, *arguments], env=env, check=True, capture_output=True, text=True
         )
 
-    assert run("-c", LACKING).stdout.split() == [ONLY_IN_TESTS]
+    assert not run("-c", LACKING).stdout.split()
     kept = sorted(cache.rglob("*.nbc"))
     assert len(kept) > 60
     run("-m", "fedboost", "simulate", "terms.toml", "--data", "rows.csv", "--out", "model.json")

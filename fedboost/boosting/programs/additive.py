@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedboost.boosting.state import tree_of
 from fedboost.fixedpoint import Float32, Float64, Int64
 from fedboost.gbdt.cut_points import CutPoints, range_edges
 from fedboost.gbdt.objectives.objective import IDENTITY
@@ -49,26 +50,19 @@ def shrunken(counts: Int64, sigma: float) -> Float64:
     more. sigma: standard deviation of a count's noise."""
     alone = counts > HEAVY * sigma
     left, weight = np.where(alone, 0.0, counts), (~alone).astype(np.float64)
-    size, estimate = counts.size, np.array([left.sum()])
-    while estimate.size < counts.size:
-        nodes = min(max(estimate.size * BRANCHES, 8), counts.size)
+    estimate = np.array([left.sum()])
+    while (parents := estimate.size) < counts.size:
+        nodes = min(max(parents * BRANCHES, 8), counts.size)
+        times = nodes // parents
         sums, own = (part.reshape(nodes, -1).sum(axis=1) for part in (left, weight))
-        share, times = _shares(own, size_of := estimate.size), nodes // size_of
-        above = np.repeat(sums.reshape(size_of, times).sum(axis=1), times)
+        above, around = (np.repeat(part.reshape(parents, -1).sum(axis=1), times) for part in (sums, own))
+        share = np.divide(own, around, out=np.zeros(nodes), where=around > 0.0)
         difference, noise = sums - share * above, sigma**2 * own * (1.0 - share)
         power = (difference * difference).sum()
         kept = max(0.0, 1.0 - noise.sum() / power) if power else 0.0
         estimate = share * np.repeat(estimate, times) + kept * difference
-    assert estimate.size == size
     found: Float64 = np.where(alone, counts, np.maximum(estimate, 0.0))
     return found
-
-
-def _shares(weight: Float64, nodes: int) -> Float64:
-    """Return each child's share of the weight in its node. nodes: number of nodes."""
-    total = np.repeat(weight.reshape(nodes, -1).sum(axis=1), weight.size // nodes)
-    shares: Float64 = np.divide(weight, total, out=np.zeros_like(weight), where=total > 0.0)
-    return shares
 
 
 def cuts_of(rows: Float64, declared: tuple[float, float], bins: int) -> tuple[Float32, Float64]:
@@ -263,6 +257,8 @@ CENTER, PAIR_CENTER = 0.4, 0.15
 """Most likely tau of an effect of one feature, and of what a pair adds to it."""
 MAX_MOVE = 2.0
 """Largest magnitude of a move of an effect in one round, in units of margins."""
+LEAST = 0.1
+"""Smallest sum of hessians of a group, in standard deviations of its noise."""
 MAX_SIDE, CELL_SIGMAS = 10, 2.0
 """Maximum number of groups of each feature of a pair; sum of hessians in a group's cell, in standard
 deviations."""
@@ -309,16 +305,16 @@ class Effects:
         if feature in self._cut_points.categorical:
             levels = np.array_split(np.arange(bins), min(bins, self._most_cells - 1))
             cells = [MISSING, *(Group((*part.tolist(),)) for part in levels)]
-            return self._effect(cells, None, np.eye(len(cells)), CENTER)
-        cells = [*(Group((bin_,)) for bin_ in range(bins)), MISSING]
-        prior = np.eye(bins + 1)
-        prior[:bins, :bins] = alike(bins, REACH)
-        counted = np.append(self._rows[feature], 0.0) if feature < len(self._rows) else None
+            prior = np.eye(len(cells))
+        else:
+            cells = [*(Group((bin_,)) for bin_ in range(bins)), MISSING]
+            prior = np.eye(len(cells))
+            prior[:bins, :bins] = alike(bins, REACH)
+        counted = np.append(self._rows[feature], 0.0) if feature < len(self._rows) else np.ones(len(cells))
         return self._effect(cells, counted, prior, CENTER)
 
-    def _effect(self, cells: list[Group], rows: Float64 | None, prior: Float64, center: float) -> Effect:
+    def _effect(self, cells: list[Group], rows: Float64, prior: Float64, center: float) -> Effect:
         value = np.zeros((len(self._terms.roots), len(prior)))
-        rows = np.ones(len(prior)) if rows is None else rows
         return Effect(cells, rows, np.linalg.cholesky(prior).astype(np.float64), center, value)
 
     def release(self, number: int) -> Release:
@@ -331,37 +327,31 @@ class Effects:
         return self._of_two([*self._sides][(number - main) % len(self._sides)])
 
     def _of_one(self, feature: int) -> Release:
-        effect, grower = self._effects[feature,], self._grower(True)
+        effect = self._effects[feature,]
+        grower = Grower(len(self._terms.roots), self._cut_points.categorical, by_bins=True)
         cells = [[cell] for cell in range(len(effect.cells))]
         if feature not in self._cut_points.categorical:
             count = groups_of(float(self._hessian[0]) * self._total, self._hessian_sigma)
             cells[:-1] = map(list, equal_parts(effect.rows[:-1] + 1e-9, count))
-        groups = [joined(effect.cells[cell] for cell in part) for part in cells]
+        parts = [[effect.cells[cell] for cell in part] for part in cells]
+        groups = [*map(joined, parts)]
         leaves = [grower.divide(root, feature, groups) for root in self._terms.roots]
         first, ends = len(grower.splits), list[list[int]]()
         for of_root in leaves:
-            fine = zip(of_root, cells, strict=True)
-            parts = ((leaf, [effect.cells[cell] for cell in part]) for leaf, part in fine)
-            ends.append([end for leaf, part in parts for end in grower.divide(leaf, feature, part)])
+            fine = zip(of_root, parts, strict=True)
+            ends.append([end for leaf, part in fine for end in grower.divide(leaf, feature, part)])
         every = Splits.of(grower.splits)
         return Release(effect, every[:first], every[first:], cells, leaves, ends)
 
     def _of_two(self, pair: tuple[int, ...]) -> Release:
-        (a, b), (first, second), grower, leaves = (
-            pair,
-            self._sides[pair],
-            self._grower(False),
-            list[list[int]](),
-        )
-        for root in self._terms.roots:
-            rows = grower.divide(root, a, first)
-            leaves.append([leaf for row in rows for leaf in grower.divide(row, b, second)])
-        effect = self._effects[pair]
+        effect, (a, b), (first, second) = self._effects[pair], pair, self._sides[pair]
+        grower = Grower(len(self._terms.roots), self._cut_points.categorical, by_bins=False)
+        leaves = [
+            [leaf for row in grower.divide(root, a, first) for leaf in grower.divide(row, b, second)]
+            for root in self._terms.roots
+        ]
         cells = [[cell] for cell in range(effect.rows.size)]
         return Release(effect, Splits.of(grower.splits), NO_SPLITS, cells, leaves, leaves)
-
-    def _grower(self, by_bins: bool) -> Grower:
-        return Grower(len(self._terms.roots), self._cut_points.categorical, by_bins)
 
     def _choose_pairs(self) -> None:
         known = [math.sqrt(self._effects[feature,].evidence) for feature in self._features]
@@ -372,7 +362,7 @@ class Effects:
         for pair in pairs[: self._terms.pairs]:
             sides = self._sides[pair] = [self._side(feature, side) for feature in pair]
             prior = np.kron(*(alike(len(groups), PAIR_REACH) for groups in sides)).astype(np.float64)
-            self._effects[pair] = self._effect([], None, prior, PAIR_CENTER)
+            self._effects[pair] = self._effect([], np.ones(len(prior)), prior, PAIR_CENTER)
 
     def _side(self, feature: int, count: int) -> list[Group]:
         """Join the cells of a feature to groups of about equal weight: neighbouring bins, or categories with
@@ -392,11 +382,8 @@ class Effects:
     def grown(self, release: Release, sums: Int64) -> Tree:
         """Return the trees of a round from the noisy sums in its groups, int64 [roots, groups, 2]. The node
         of a group keeps its sum of gradients as `gain`, and that of hessians as `cover`."""
-        bound, tree, every = self._terms.bound, Tree(), release.splits + release.further
-        for _ in range(2 * len(every) + len(release.leaves)):
-            tree.add_leaf(0.0, 0.0)
-        for split in every:
-            tree.decide(split, self._cut_points.cuts[split.feature])
+        bound, every = self._terms.bound, release.splits + release.further
+        tree = tree_of(every, (), self._cut_points.cuts, len(release.leaves))
         hessian = np.maximum(bound.hessian(1.0) * sums[:, :, 1], LEAST * self._hessian_sigma)
         for leaves, gradients, hessians in zip(release.leaves, sums[:, :, 0].tolist(), hessian, strict=True):
             for leaf, gradient, of_group in zip(leaves, gradients, hessians.tolist(), strict=True):
@@ -407,10 +394,7 @@ class Effects:
     def learn(self, release: Release, tree: Tree) -> None:
         """Learn from the answer that a round's trees keep, and set the values of their leaves."""
         effect = release.effect
-        gradient, hessian = (
-            np.array([[column[leaf] for leaf in leaves] for leaves in release.leaves])
-            for column in (tree.gain, tree.cover)
-        )
+        gradient, hessian = (np.array(column)[release.leaves] for column in (tree.gain, tree.cover))
         spread = np.zeros((*hessian.shape, effect.rows.size))
         for group, cells in enumerate(release.cells):
             rows = effect.rows[cells] + 1e-9
@@ -428,7 +412,3 @@ class Effects:
         for node in reversed(range(len(tree.left))):
             if tree.left[node] != NO_CHILD and node not in kept:
                 tree.cover[node] = float(np.float32(math.fsum(tree.cover[tree.left[node] :][:2])))
-
-
-LEAST = 0.1
-"""Smallest sum of hessians of a group, in standard deviations of its noise."""

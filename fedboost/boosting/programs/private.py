@@ -15,8 +15,9 @@ Under terms with noise, an EndRoundQuery has no metrics, so its answer is empty 
 else that is published (structure, means, leaf values) is computed from these releases and the terms, at no
 cost."""
 
+import math
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -32,38 +33,30 @@ from fedboost.fixedpoint import UNIT, Float32, Float64, Int64
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import FINE_PARTS, CutPoints, Quantiles
 from fedboost.gbdt.objectives.objective import IDENTITY, SCALE, UNITS
-from fedboost.gbdt.tree import NO_SPLITS, Splits, merged
+from fedboost.gbdt.tree import NO_SPLITS, merged
 from fedboost.protocol.contracts import GrownTrees
 from fedboost.terms.hiding import CUT_POINTS, LEVELS, MAX_NOISY_BINS, ROWS, START
 from fedboost.terms.terms import Terms, slots_of
 
 NOISE_ALONE = 2.0
 """Counts that do not exceed this many standard deviations of their noise are set to 0."""
-LEAF_SPREAD = 0.5
-"""Prior standard deviation of leaf values (tau). A smaller one shrinks noisy values more toward 0."""
-MAX_LEAF_STEP = 2.0
-"""Maximum magnitude of a leaf's step, before the learning rate."""
+STEP_SPREAD = 0.5
+"""Prior standard deviation of steps (tau). A smaller one shrinks noisy steps more toward 0."""
+MAX_STEP = 2.0
+"""Maximum magnitude of a step."""
 
 
-@dataclass(frozen=True)
-class Sums:
-    """Noisy integer sums of a node's gradients and hessians, and the standard deviation of their noise."""
+def newton_steps(terms: Terms, sums: Int64, sigma: float) -> Float64:
+    """Return the steps -G H / (H**2 + (sigma_G / tau)**2), where tau is `STEP_SPREAD`. The noisier the sums
+    are, the closer the steps are to 0. If the link is the identity, tau and the maximum step are multiplied
+    by the bound to which gradients are clipped.
 
-    gradient: int
-    hessian: int
-    sigma: float
-
-
-def newton_step(terms: Terms, sums: Sums) -> float:
-    """Return the leaf step -G H / (H**2 + lambda H + (sigma_G / tau)**2), where tau is `LEAF_SPREAD`. The
-    noisier the sums are, the closer the step is to 0. If the link is the identity, tau and the maximum step
-    are multiplied by the bound to which gradients are clipped."""
+    sums: sums of gradients and hessians, int64 [steps, 2]; sigma: standard deviation of their noise."""
     bound, unit = terms.bound, terms.bound.clip if terms.objective.loss.link == IDENTITY else 1.0
-    G, H = bound.gradient(sums.gradient), max(bound.hessian(sums.hessian), 0.0)
-    spread = bound.gradient(sums.sigma) / (LEAF_SPREAD * unit)
-    below = H * H + terms.trees.reg_lambda * H + spread * spread
-    step = -G * H / below if below > 0.0 else 0.0
-    return max(-MAX_LEAF_STEP * unit, min(MAX_LEAF_STEP * unit, step))
+    G, H = bound.gradient(1.0) * sums[:, 0], np.maximum(bound.hessian(1.0) * sums[:, 1], 0.0)
+    spread = bound.gradient(sigma) / (STEP_SPREAD * unit)
+    steps: Float64 = -G * H / (H * H + spread * spread)
+    return steps.clip(-MAX_STEP * unit, MAX_STEP * unit)
 
 
 # ---- Target means from noisy sums: one release, without folds -------------------------------------------
@@ -98,15 +91,10 @@ def _noisy_means(terms: Terms, sums: Int64) -> Float32:
 
     Gradients at the overall mean are approximately those at the start of boosting, plus hessian x step."""
     loss, sigma, bound = terms.objective.loss, terms.plan.releases[LEVELS].sigma, terms.bound
-    start = loss.margin(bound.start)
-    total, every = sums.sum(axis=0).tolist(), sigma * np.sqrt(len(sums))
-    overall = newton_step(terms, Sums(total[0], total[1], every))
-    per_unit = bound.hessian(1.0) / bound.gradient(1.0) * overall
-    steps = [
-        newton_step(terms, Sums(round(gradient + per_unit * max(hessian, 0)), hessian, sigma))
-        for gradient, hessian in sums[:-1].tolist()
-    ]
-    means = loss.predict(start + overall + np.array(steps))
+    overall = newton_steps(terms, sums.sum(axis=0, keepdims=True), sigma * math.sqrt(len(sums)))
+    per_unit, at_overall = bound.hessian(1.0) / bound.gradient(1.0) * overall, sums[:-1].copy()
+    at_overall[:, 0] = np.rint(sums[:-1, 0] + per_unit * sums[:-1, 1].clip(0))
+    means = loss.predict(loss.margin(bound.start) + overall + newton_steps(terms, at_overall, sigma))
     return means.astype(np.float32).reshape(-1, 1)
 
 
@@ -125,7 +113,7 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
     score = base_score(terms, total)
     constant = terms.objective.loss.margin(score)
     values = tuple((root, constant) for root in terms.roots)
-    yield end_of(CONSTANT_TREE, values)
+    yield EndRoundQuery(ROWS, CONSTANT_TREE, NO_SPLITS, values, (), UNIT, False, ())
     known = terms.bound.hessian(int(total[1])) / hessians_at(terms, terms.bound.start, of_start=True)[0]
     effects = Effects(terms, cut_points, rows, hessians_at(terms, score), float(known))
     for number in range(terms.trees.rounds):
@@ -138,7 +126,8 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
             grown.append((effects.grown(release, sums), release.further))
         tree, splits = grown[number]
         effects.learn(release, tree)
-        yield end_of(number, tuple((leaf, tree.value[leaf]) for leaf in tree.leaves), splits)
+        values = tuple((leaf, tree.value[leaf]) for leaf in tree.leaves)
+        yield EndRoundQuery(ROWS, number, splits, values, (), UNIT, False, ())
     parts = [part for tree, _ in grown for part in tree.parts(len(terms.roots))]
     return model_of(terms, score, merged(parts, len(terms.roots)), levels.of_model(terms))
 
@@ -164,11 +153,6 @@ def hessians_at(terms: Terms, score: float, of_start: bool = False) -> Float64:
     return terms.bound.hessian(1.0) * (units[:, 0] & 0xFFFFFFFF).astype(np.float64)
 
 
-def end_of(number: int, values: tuple[tuple[int, float], ...], splits: Splits = NO_SPLITS) -> EndRoundQuery:
-    """Return the query that ends a round: it moves the margins, and its answer is empty."""
-    return EndRoundQuery(ROWS, number, splits, values, (), UNIT, False, ())
-
-
 def lay_noisy_cut_points(
     terms: Terms, bins: int
 ) -> Generator[Query, Int64, tuple[CutPoints, Sequence[Float64]]]:
@@ -192,5 +176,5 @@ def base_score(terms: Terms, total: Int64) -> float:
     if terms.objective.loss.outputs > 1:
         return bound.start
     start = terms.objective.loss.margin(bound.start)
-    step = newton_step(terms, Sums(int(total[0]), int(total[1]), terms.plan.releases[START].sigma))
-    return float(np.float32(terms.objective.loss.predict(np.array([start + step]))[0]))
+    step = newton_steps(terms, total.reshape(1, 2), terms.plan.releases[START].sigma)
+    return float(np.float32(terms.objective.loss.predict(start + step)[0]))

@@ -35,21 +35,8 @@ from fedboost.gbdt.cut_points import (
 from fedboost.gbdt.drift import BINS, Bins, bins_of, runs
 from fedboost.gbdt.metrics import OUTCOMES, Curve, Mean, Metric, Ndcg, exact_metric_of
 from fedboost.protocol.contracts import GrownTrees, Outcome, Program
-from fedboost.terms.hiding import BINS as BIN_COUNTS
-from fedboost.terms.hiding import CUT_POINTS, ROWS, SCORES, SUMMARY
-from fedboost.terms.tasks import (
-    MISSING,
-    SHARES,
-    bins_in,
-    class_count,
-    class_names,
-    columns_of_levels,
-    gridded,
-    is_binary,
-    label_width,
-    level_sets,
-    weight_scale,
-)
+from fedboost.terms import hiding, tasks
+from fedboost.terms.hiding import ROWS
 from fedboost.terms.terms import Terms
 
 _STEPS = (1, 2, 5)
@@ -124,6 +111,12 @@ def rounded(value: float, step: float = 0.0) -> float | None:
     return float(f"{stepped:.{metrics.DIGITS}g}")
 
 
+def require_enough(terms: Terms, rows: int) -> None:
+    """Raise ConfigError if the parties have fewer rows in total than `min_count`."""
+    if rows < (least := terms.evaluation.min_count):
+        raise ConfigError("data-few-rows", f"the parties have fewer rows in total than min_count = {least}")
+
+
 # ---- Noisy descriptions of rows: two releases, by level and by part of a range --------------------------
 # Guarantees: a pure function of the terms and the noisy sums. Counts that are not well above their noise, or
 # below `min_count`, are not published.
@@ -156,8 +149,8 @@ def summarise(terms: Terms) -> Generator[OfTurn, Int64, dict[str, Any]]:
     `noise`: the standard deviation of a count's noise."""
     schema, releases = terms.columns, terms.plan.releases
     query = SummaryQuery.of(terms)
-    noise = releases[SUMMARY].sigma
-    floor = _floor(terms, SUMMARY)
+    noise = releases[hiding.SUMMARY].sigma
+    floor = _floor(terms, hiding.SUMMARY)
     rows, missing, levels, classes = _parts_of(query, (yield query))
     ranges = [schema.ranges[name] for name in schema.numeric]
     parts = np.zeros((0, RANGE_PARTS), np.int64)
@@ -165,14 +158,14 @@ def summarise(terms: Terms) -> Generator[OfTurn, Int64, dict[str, Any]]:
         parts = (yield RangeQuery(ROWS, len(ranges), RANGE_PARTS)).reshape(len(ranges), RANGE_PARTS)
     columns: list[dict[str, Any]] = []
     for place, name in enumerate(schema.numeric):
-        quantiles = _quantiles(parts[place], ranges[place], releases[CUT_POINTS].sigma)
-        known = {"quantiles": quantiles, "constant": False}
-        columns.append({"name": name, "kind": "numeric", MISSING: _told(missing[place], floor), **known})
-    columns += columns_of_levels(terms, levels, lambda count: _told(count, floor))
+        quantiles = _quantiles(parts[place], ranges[place], releases[hiding.CUT_POINTS].sigma)
+        known = {tasks.MISSING: _told(missing[place], floor), "quantiles": quantiles, "constant": False}
+        columns.append({"name": name, "kind": "numeric", **known})
+    columns += tasks.columns_of_levels(terms, levels, lambda count: _told(count, floor))
     label: dict[str, Any] = {"name": schema.label}
     if query.classes:
         told = (_told(count, floor) for count in classes)
-        label["levels"] = dict(zip(class_names(terms), told, strict=True))
+        label["levels"] = dict(zip(tasks.class_names(terms), told, strict=True))
     return {"rows": max(rows, 0), "min_count": floor, "noise": noise, "columns": columns, "label": label}
 
 
@@ -191,14 +184,14 @@ def _told(count: int, floor: int) -> int | None:
 def _quantiles(counts: Int64, declared: tuple[float, float], noise: float) -> dict[str, Any]:
     """Return, for each quantile, the part of the declared range that contains it according to noisy counts.
     The part is None for quantiles that would depend mainly on noise."""
-    known: dict[str, Any] = dict.fromkeys(f"{share:g}" for share in SHARES)
+    known: dict[str, Any] = dict.fromkeys(f"{share:g}" for share in tasks.SHARES)
     kept = np.where(counts > ABOVE_NOISE * noise, counts, 0)
     total = int(kept.sum())
     if not total:
         return known
     edges = [declared[0], *range_edges(declared, RANGE_PARTS).tolist(), declared[1]]
     until, error = np.cumsum(kept), ABOVE_NOISE * noise * math.sqrt(RANGE_PARTS)
-    for share in SHARES:
+    for share in tasks.SHARES:
         if min(share, 1 - share) * total < error:  # noise of the cumulative count decides
             continue
         part = int(np.searchsorted(until, share * total, side="left"))
@@ -231,15 +224,11 @@ def describe(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
             f"the parties report an impossible number of rows ({rows} in total), or an impossible number of "
             f"missing values or of rows with a level",
         )
-    if rows < terms.evaluation.min_count:
-        raise ConfigError(
-            "data-few-rows",
-            f"the parties have fewer rows in total than min_count = {terms.evaluation.min_count}",
-        )
+    require_enough(terms, rows)
     if any(sum(each) != rows for each in (*levels, *filter(None, [classes]))):
         raise PeerError("sums-inconsistent", f"the counts of a column do not sum to {rows} rows")
-    quantiles = Quantiles(terms.histograms.max_bin, rows, len(gridded(terms)))
-    for _ in range(MAX_REFINEMENTS if gridded(terms) else 0):
+    quantiles = Quantiles(terms.histograms.max_bin, rows, len(tasks.gridded(terms)))
+    for _ in range(MAX_REFINEMENTS if tasks.gridded(terms) else 0):
         if not quantiles.grids.cells:
             break
         quantiles.refine((yield QuantileQuery(rows, quantiles.grids)))
@@ -257,7 +246,7 @@ def _summary(
 ) -> dict[str, Any]:
     """Return the result as JSON values, as documented in docs/lifecycle.md."""
     floor, schema = terms.evaluation.min_count, terms.columns
-    if quantiles.missing.tolist() != [*missing, *[0] * (len(gridded(terms)) - len(missing))]:
+    if quantiles.missing.tolist() != [*missing, *[0] * (len(tasks.gridded(terms)) - len(missing))]:
         raise PeerError("sums-inconsistent", "two counts of a column's missing values differ")
     unit = unit_of(floor)
     told = partial(part, total=rows, unit=unit)
@@ -269,12 +258,12 @@ def _summary(
     ]
     columns: list[dict[str, Any]] = []
     for name, count, known in zip(schema.numeric, absent, numbers, strict=False):
-        columns.append({"name": name, "kind": "numeric", MISSING: count, **known})
-    columns += columns_of_levels(terms, levels, told)
+        columns.append({"name": name, "kind": "numeric", tasks.MISSING: count, **known})
+    columns += tasks.columns_of_levels(terms, levels, told)
     label: dict[str, Any] = {"name": schema.label}
     if classes:
-        label["levels"] = dict(zip(class_names(terms), map(told, classes), strict=True))
-    elif len(gridded(terms)) > len(schema.numeric):
+        label["levels"] = dict(zip(tasks.class_names(terms), map(told, classes), strict=True))
+    elif len(tasks.gridded(terms)) > len(schema.numeric):
         label |= numbers[-1]
     return {"rows": rows, "min_count": floor, "columns": columns, "label": label}
 
@@ -282,8 +271,8 @@ def _summary(
 def _numbers(told: DisclosedQuantiles, floor: int) -> dict[str, Any]:
     """Return the interval of each quantile of a numeric column, whether the column is constant, and its gap
     (see UNIT_FACTOR). An interval is None if fewer than `floor` rows lie beyond the quantile."""
-    shares = [share for share in SHARES if min(share, 1 - share) * told.values >= floor]
-    known: dict[str, Any] = dict.fromkeys(f"{share:g}" for share in SHARES)
+    shares = [share for share in tasks.SHARES if min(share, 1 - share) * told.values >= floor]
+    known: dict[str, Any] = dict.fromkeys(f"{share:g}" for share in tasks.SHARES)
     if shares:
         known |= zip((f"{share:g}" for share in shares), told.intervals(shares), strict=True)
     gap = told.gap(max(floor, int(GAP_SHARE * told.values)), UNIT_FACTOR)
@@ -328,9 +317,9 @@ def after_training(
 
 def drift(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
     """Count the rows of all parties in the bins of a model's reference. Returns the model and the counts."""
-    bins = bins_in(terms)
+    bins = tasks.bins_in(terms)
     total = yield BinCountsQuery(bins.sizes, bins.of_score, 0)
-    noisy = terms.noise is not None and (bins.parts(total), _noisy_rows(terms, BIN_COUNTS, total))
+    noisy = terms.noise is not None and (bins.parts(total), _noisy_rows(terms, hiding.BINS, total))
     parts, rows = noisy or _counts(terms, bins, total)
     assert terms.earlier is not None
     return Outcome(terms.earlier, {"present": _drift_summary(terms, bins, parts, rows)})
@@ -339,18 +328,17 @@ def drift(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
 def _counts(terms: Terms, bins: Bins, total: Int64) -> tuple[list[Int64], int]:
     """Return the counts of each feature and of the score, and the number of rows. Raises PeerError if the
     counts are inconsistent, ConfigError if there are too few rows."""
-    parts, floor = bins.parts(total), terms.evaluation.min_count
+    parts = bins.parts(total)
     rows = int(parts[0].sum())
     if not 0 < rows < MAX_ROWS or (total < 0).any() or any(part.sum() != rows for part in parts):
         raise PeerError("sums-inconsistent", "the row counts of two columns do not have the same total")
-    if rows < floor:
-        raise ConfigError("data-few-rows", f"the parties have fewer rows in total than min_count = {floor}")
+    require_enough(terms, rows)
     return parts, rows
 
 
 def _drift_summary(terms: Terms, bins: Bins, parts: list[Int64], rows: int) -> Json:
     """Return the result as JSON values, as documented in docs/lifecycle-evaluate.md."""
-    floor, columns, noisy = _floor(terms, BIN_COUNTS), terms.columns, int(terms.noise is not None)
+    floor, columns, noisy = _floor(terms, hiding.BINS), terms.columns, int(terms.noise is not None)
     least = rows_of_bin(unit_of(floor))
     *features, score = parts if noisy else (_told_bins(terms, part) for part in parts)
 
@@ -372,7 +360,7 @@ def _drift_summary(terms: Terms, bins: Bins, parts: list[Int64], rows: int) -> J
         for (name, levels), counts in categorical
     ]
     if bins.classes:
-        of_score: Json = {"levels": [*class_names(terms)], **grouped(_apart, score)}
+        of_score: Json = {"levels": [*tasks.class_names(terms)], **grouped(_apart, score)}
     else:
         of_score = {"edges": bins.score.tolist(), **grouped(runs, score)}
     return {"rows": rows, "min_count": floor, "columns": found, "score": of_score}
@@ -437,11 +425,7 @@ def evaluate(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
         since = "were added since the training" if measured == "new" else "were held out"
         raise ConfigError("data-no-rows", f"there are no {measured} rows to evaluate: none {since}")
     rows = count_rows(counts)
-    if rows < terms.evaluation.min_count:
-        raise ConfigError(
-            "data-few-rows",
-            f"the parties have fewer rows in total than min_count = {terms.evaluation.min_count}",
-        )
+    require_enough(terms, rows)
     _, grown_on, unknown = counts[:ROW_COUNTS].tolist()
     if grown_on + unknown > rows:
         raise PeerError(
@@ -476,7 +460,7 @@ def measuring_query(terms: Terms, query: MagnitudesQuery, rows: int, counts: Int
     for name, exponents in zip(query.means, losses, strict=True):
         cap = LARGEST_LOSSES.get(name, math.ldexp(1.0, bound_exponent(exponents, unit - 1)))
         caps[name] = cap if unit > 1 else 0.0
-    return EvaluationQuery.of(terms, rows, weight_scale(terms, weights), tuple(caps.values()))
+    return EvaluationQuery.of(terms, rows, tasks.weight_scale(terms, weights), tuple(caps.values()))
 
 
 def summary_of(terms: Terms, query: EvaluationQuery, total: Int64) -> Figures:
@@ -595,7 +579,7 @@ class _Sums:
         parts = total[: len(names) * size].reshape(-1, size)
         self._part: dict[Any, Int64] = dict(zip(names, parts, strict=True))
         self._of_all = total[len(names) * size :]
-        levels = level_sets(terms)
+        levels = tasks.level_sets(terms)
         self._columns = {name: [each.name for each in sets] for name, sets in levels.items()}
         self._levels = {each.name: each.level for sets in levels.values() for each in sets}
         self._sites: list[Any] = [(site,) for site in query.sites]
@@ -671,7 +655,7 @@ class _Sums:
         if query.scores:
             out |= self._curves()
         if query.classes:
-            out["classes"] = [*class_names(terms)]
+            out["classes"] = [*tasks.class_names(terms)]
             out["confusion"] = self._matrix()
         if self._columns:
             out["subgroups"] = {
@@ -797,15 +781,16 @@ def gaps(sets: Sequence[Figures], unit: int = 1) -> dict[str, float]:
 def noisy_summary(terms: Terms, counts: Int64) -> Figures:
     """Compute the published figures from noisy counts of rows. `resolution` has the standard error of each
     figure that comes from the noise."""
-    size, sigma, binary = class_count(terms), terms.plan.releases[SCORES].sigma, is_binary(terms)
+    size, binary, width = tasks.class_count(terms), tasks.is_binary(terms), tasks.label_width(terms)
     of, threshold = terms.evaluation.evaluate_rows, terms.evaluation.threshold
-    out: Figures = {"rows": _noisy_rows(terms, SCORES, counts), "noise": sigma, "of": of}
+    sigma = terms.plan.releases[hiding.SCORES].sigma
+    out: Figures = {"rows": _noisy_rows(terms, hiding.SCORES, counts), "noise": sigma, "of": of}
     out |= {"min_count": terms.evaluation.min_count, "unit": 1, "objective": terms.objective.name, "caps": {}}
     out["shares"] = {"trained": 0.0, "unknown": float(of == "all")}
-    ratios = metrics.ratios(counts.astype(np.float64), size, threshold, label_width(terms), terms.metrics)
+    ratios = metrics.ratios(counts.astype(np.float64), size, threshold, width, terms.metrics)
     if size:
         matrix = counts[: size * size].reshape(size, size)
-        out |= {"classes": [*class_names(terms)], "confusion": matrix.clip(0).tolist()}
+        out |= {"classes": [*tasks.class_names(terms)], "confusion": matrix.clip(0).tolist()}
     if binary:
         ends = np.array([0.0, *metrics.edges(threshold), 1.0])
         sides = ends[1:] <= threshold, ends[1:] > threshold
@@ -813,7 +798,7 @@ def noisy_summary(terms: Terms, counts: Int64) -> Figures:
         for name, (part, whole) in _RATES.items():
             ratios[name] = sum(is_in[key] for key in part), sum(is_in[key] for key in whole)
         out["confusion"] = {key: max(int(own @ counts), 0) for key, own in is_in.items()}
-        out["bins"] = _noisy_bins(counts.reshape(2, -1), ends, rows_of_bin(_floor(terms, SCORES)))
+        out["bins"] = _noisy_bins(counts.reshape(2, -1), ends, rows_of_bin(_floor(terms, hiding.SCORES)))
         out |= {"roc": roc(out["bins"]), "threshold": threshold}
     found = {name: _ratio(name, *ratio, counts, sigma) for name, ratio in ratios.items()}
     out["metrics"] = {name: found[name][0] for name in terms.metrics}

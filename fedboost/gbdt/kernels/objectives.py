@@ -321,14 +321,6 @@ def _normal_tail(x):
 
 
 @loop
-def normal_tails(x):
-    out = np.empty(x.size, np.float64)
-    for i in range(x.size):
-        out[i] = _normal_tail(x[i])
-    return out
-
-
-@loop
 def _normal_derivatives(low, high):
     """Return the first and second derivatives, with respect to -s at s = 0, of -log of the normal probability
     of [low + s, high + s]. If low equals high, the density replaces the probability."""

@@ -27,12 +27,7 @@ from fedboost.protocol.messages import Report
 from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.endpoint import TICK_SECONDS, Endpoint
 from fedboost.runtime.aggregator.limits import Outgoing, Peer, Refusals, allow_files
-from fedboost.runtime.aggregator.parties import (
-    Admission,
-    refuse,
-    sending,
-    software_of,
-)
+from fedboost.runtime.aggregator.parties import Admission, refuse, sending, software_of
 from fedboost.runtime.config import AdderConfig
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.channel import DialAttempts, Server

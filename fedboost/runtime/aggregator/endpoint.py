@@ -14,8 +14,6 @@ from fedboost.runtime.net import channel
 from fedboost.runtime.net.channel import server_credentials
 from fedboost.runtime.net.keys import Bundle
 
-LOOK_SECONDS = 0.45
-"""Minimum number of seconds between two looks at connections and the certificate."""
 TICK_SECONDS = 0.5
 """Seconds between two calls of `Endpoint.tick`."""
 
@@ -52,7 +50,6 @@ class Endpoint:
         self._port = 0
         self._connections: Connections | None = None
         self._expires = None if bundle is None else (bundle.ends, str(bundle.folder))
-        self._next_look = 0.0
         allowed = ("grpc.max_allowed_incoming_connections", connections)
         self._server = grpc.aio.server(
             options=[*channel.SERVER_OPTIONS, allowed], maximum_concurrent_rpcs=limits.OPEN_CALLS
@@ -88,9 +85,6 @@ class Endpoint:
 
     def tick(self, now: float) -> None:
         """Check idle connections and the expiry of the certificate."""
-        if now < self._next_look:
-            return
-        self._next_look = now + LOOK_SECONDS
         if self._expires is not None and datetime.now(UTC) > self._expires[0]:
             expired = "certificate expired: new callers are not admitted; renew it, and restart this process"
             self._log.error(expired, keys=self._expires[1])
