@@ -518,8 +518,8 @@ def _noise(terms: Terms) -> list[tuple[str, str]]:
     if terms.noise is None:
         return [("noise", "none: the model, and sums over few rows, reveal something about these rows")]
     noise, releases = terms.noise, terms.plan.releases.values()
-    sums = listed([f"{release.what} ({counted(release.times, 'time')})" for release in releases])
-    strength = f"epsilon {noise.epsilon:g} at delta {noise.delta:g} for every single row, over all of: {sums}"
+    sums = ", ".join(f"{release.what} ({counted(release.times, 'time')})" for release in releases)
+    strength = f"epsilon {noise.epsilon:g} at delta {noise.delta:g} for every single row, over {sums}"
     return [("noise", f"{strength}; {noise.placement}: added at this site, before anything leaves it")]
 
 
