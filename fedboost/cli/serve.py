@@ -430,9 +430,11 @@ def _trainings() -> Iterator[dict[str, Any]]:
         yield _settings("binary:logistic", **other)
     yield _settings("reg:squarederror", columns={**_FEATURES, "label": "days", "weight": "weight"})
     yield _settings("binary:logistic", columns={"numeric": ["age", *RARE], "label": "benign"})
-    ranges = {"age": [-4, 4], "dose": [0, 1]}
-    noisy = {"columns": {**_FEATURES, "ranges": ranges, "label": "benign"}, "protection": "masked"}
-    yield {**noisy, "rounds": 2, "noise": {"epsilon": 8.0, "delta": 1e-6}}
+    known = {**_FEATURES, "ranges": {"age": [-4, 4], "dose": [0, 1]}}
+    noisy = {"protection": "masked", "rounds": 2, "noise": {"epsilon": 8.0, "delta": 1e-6}}
+    yield {**noisy, "columns": {**known, "label": "benign"}}
+    numbers = {**known, "label": "days", "label_range": [0, 100]}
+    yield {**noisy, "objective": "reg:squarederror", "columns": numbers}
 
 
 def _by_columns() -> Iterator[dict[str, Any]]:
