@@ -31,7 +31,7 @@ GRID, GRID_BITS, LATER_CELLS, PLAIN_START = 2048, 49, 11.6, 0.6
 # With noise: parts of a feature's range whose rows are counted, the bits of a count, and of a pair of sums.
 PARTS, COUNT_BITS, NOISY_PAIR_BITS = 512, 42, 126
 # With noise: the aggregator's seconds for an effect, and the largest side of a pair's grid.
-EFFECT_SECONDS, SIDE = 3.5e-3, 10
+EFFECT_SECONDS, SIDE = 6e-3, 10
 # Seconds to load kernels, to bin a value and to match an id at one party; round trips before the start.
 START_SECONDS, VALUE_SECONDS, ID_SECONDS, START_TRIPS = 1.0, 40e-9, 41e-6, 6
 # Memory of a process, a value, a row and a pair of sums; bytes of a value that is moved, and of an id.
