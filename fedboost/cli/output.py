@@ -51,7 +51,8 @@ def print_text(blocks: Iterable[Block]) -> None:
             console = Console()
             if console.width == WIDTH + 1:  # paragraphs leave the last column free, so tables do too
                 console.width = WIDTH
-            with console.capture() as drawn:  # rich ends the process itself when the reader of a pipe exits
+            sys.stdout.flush()  # rich also flushes, and ends the process if the reader of a pipe has exited
+            with console.capture() as drawn:
                 console.print(block)
             print(drawn.get(), end="")
 
