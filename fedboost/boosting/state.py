@@ -405,9 +405,9 @@ class BoostingState(HasSplits):
         if self.start is None or not self.rounds:
             return b""
         cuts, means = self.start.cut_points.cuts, [LevelMeans.of(own[:, -1]) for own in self.start.means]
-        trees = self.trees(rounds, tuple(0 * own for own in cuts) if terms.hides_columns else cuts)
-        if terms.noise is not None:
-            trees = iter(merged(trees, len(terms.roots)))
+        shown = tuple(0 * own for own in cuts) if terms.hides_columns else cuts
+        trees: Iterable[Tree] = self.trees(rounds, shown)
+        trees = trees if terms.noise is None else merged(trees, len(terms.roots))
         edges = edges_beside(terms.evaluation, cuts[: len(terms.columns.ordered)])
         return structure(self.rounds[0].values[0][1], trees, means, edges)
 

@@ -642,6 +642,10 @@ def edges(threshold: float) -> tuple[float, ...]:
     return tuple(sorted({*EDGES, threshold}))
 
 
+def ends(threshold: float) -> Float64:
+    return np.array([0.0, *edges(threshold), 1.0])
+
+
 def bins(threshold: float) -> int:
     return len(edges(threshold)) + 1
 
@@ -733,8 +737,8 @@ def ratios(
     if width:
         low, high = width * np.append(0.0, ERROR_EDGES), width * np.append(ERROR_EDGES, 1.0)
         return {"mae": ((low + high) / 2, every), "rmse": ((low * low + low * high + high * high) / 3, every)}
-    ends = np.array([0.0, *edges(threshold if not classes else 0.5), 1.0])
-    middle = (ends[1:] + ends[:-1]) / 2
+    parts = ends(threshold if not classes else 0.5)
+    middle = (parts[1:] + parts[:-1]) / 2
     losses = np.minimum(-np.log(middle), LARGEST_LOG_LOSS)
     if classes:
         wrong, own = 1.0 - np.eye(classes).reshape(-1), np.arange(counts.size) >= classes**2
@@ -753,7 +757,7 @@ def ratios(
     }
     for name in names:
         if isinstance(metric := metric_of(name), Error):
-            is_high = ends[1:] > metric.threshold
+            is_high = parts[1:] > metric.threshold
             out[name] = np.append(is_high, ~is_high).astype(np.float64), every
     return out
 

@@ -382,23 +382,19 @@ class Tree:
 def merged(trees: Iterable[Tree], roots: int) -> list[Tree]:
     """Join trees whose leaves divide the rows alike. The joined tree has the shape and the covers of the last
     of them, and the sums of their leaf values, rounded to float32. trees: `roots` trees for each round."""
-    every, alike = [*trees], dict[frozenset[Any], list[int]]()
+    every, alike = [(tree, tree.regions()) for tree in trees], dict[frozenset[Any], list[int]]()
     for first in range(0, len(every), roots):
-        alike.setdefault(frozenset(every[first].regions()), []).append(first)
+        alike.setdefault(frozenset(every[first][1]), []).append(first)
     return [
-        _sum_of([every[first + root] for first in firsts])
-        for firsts in alike.values()
-        for root in range(roots)
+        _sum_of([every[first + root] for first in own]) for own in alike.values() for root in range(roots)
     ]
 
 
-def _sum_of(trees: list[Tree]) -> Tree:
-    tree = trees[-1]
+def _sum_of(trees: list[tuple[Tree, dict[frozenset[Any], int]]]) -> Tree:
+    tree, regions = trees[-1]
     value, gain, cover = [0.0] * len(tree.left), [0.0] * len(tree.left), tree.cover
-    regions = [each.regions() for each in trees]
-    for rows, leaf in regions[-1].items():
-        parts = (each.value[own[rows]] for each, own in zip(trees, regions, strict=True))
-        value[leaf] = float(np.float32(math.fsum(parts)))
+    for rows, leaf in regions.items():
+        value[leaf] = float(np.float32(math.fsum(each.value[own[rows]] for each, own in trees)))
     for node in reversed(range(len(tree.left))):
         left = tree.left[node]
         if left != NO_CHILD and (both := math.fsum(cover[left : left + 2])) > 0.0:

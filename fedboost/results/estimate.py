@@ -29,9 +29,9 @@ MESSAGE_BYTES, CHECK_BYTES, SHARE_BYTES = 120, 8, 93
 # these bytes that reports with few nonzero cells take.
 GRID, GRID_BITS, LATER_CELLS, PLAIN_START = 2048, 49, 11.6, 0.6
 # With noise: parts of a feature's range whose rows are counted, the bits of a count, and of a pair of sums.
-PARTS, COUNT_BITS, NOISY_PAIR_BITS = 512, 42, 126
-# With noise: the aggregator's seconds for an effect, and the largest side of a pair's grid.
-EFFECT_SECONDS, SIDE = 6e-3, 10
+PARTS, COUNT_BITS, NOISY_PAIR_BITS = 512, 42, 124
+# With noise: rounds of a feature and of a pair, the largest side of its grid, seconds for an effect.
+ROUNDS_A_FEATURE, ROUNDS_A_PAIR, SIDE, EFFECT_SECONDS = 4, 2, 10, 6e-3
 # Seconds to load kernels, to bin a value and to match an id at one party; round trips before the start.
 START_SECONDS, VALUE_SECONDS, ID_SECONDS, START_TRIPS = 1.0, 40e-9, 41e-6, 6
 # Memory of a process, a value, a row and a pair of sums; bytes of a value that is moved, and of an id.
@@ -119,10 +119,10 @@ class Case:
         same = ("max_depth", "rounds", "learning_rate", "min_child_weight")
         if terms.noise is not None:
             groups = terms.groups_of_bins(rows)
-            side = min(math.isqrt(int(2 * groups)), SIDE)
             levels = sum(map(len, columns.categorical.values())) + len(columns.features)
-            of_features = 4 * (levels + groups * (len(columns.features) - len(columns.categorical)))
-            machines |= {"groups_of_bins": (of_features + 2 * terms.pairs * side**2) / trees.rounds}
+            of_features = ROUNDS_A_FEATURE * (levels + groups * len(columns.ordered))
+            of_pairs = ROUNDS_A_PAIR * terms.pairs * min(math.isqrt(int(2 * groups)), SIDE) ** 2
+            machines |= {"groups_of_bins": (of_features + of_pairs) / trees.rounds}
         return cls(
             **{key: getattr(trees, key) for key in same} | machines,
             rows=rows,

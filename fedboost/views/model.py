@@ -549,7 +549,7 @@ def demo(end: Demo) -> Document:
 
 
 def importances(booster: Booster, terms: Terms, by_feature: Mapping[str, Sequence[float]]) -> Document:
-    """Return a document that shows feature importance, and a warning if noise makes it meaningless.
+    """Return a document that shows feature importance, and a warning if noise divides it among splits.
     by_feature: maps each feature to its values of the measures in IMPORTANCES; features with the highest gain
     come first."""
     rows = [(name, *(f"{value:.6g}" for value in values)) for name, values in by_feature.items()]

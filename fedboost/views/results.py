@@ -173,10 +173,10 @@ def _of_two_classes(result: Evaluation, labels: Sequence[str]) -> Iterator[Block
     known, counted = [], outcomes.model_dump()
     for key, words in RATES.items():
         value: float | None = getattr(rates, key)
-        exact = result.unit == 1 or value is None
-        within = "" if exact else f"{within_of_rate(key, counted, result.unit):.1g}"
-        within = f"{error:.1g}" if (error := result.resolution.get(key)) is not None else within
-        known.append((words, share(value), within))
+        error = result.resolution.get(key)  # of the noise, if there is any
+        if error is None and result.unit > 1 and value is not None:
+            error = within_of_rate(key, counted, result.unit)
+        known.append((words, share(value), "" if error is None else f"{error:.1g}"))
     limit = f"{result.threshold:g}"
     yield SideBySide(
         [

@@ -17,7 +17,12 @@ from refusals import refusal
 from sites import fedboost, terms
 
 import fedboost as fb
+from fedboost.boosting.programs.additive import MAX_SIDE
+from fedboost.boosting.queries.columns import RangeQuery
+from fedboost.boosting.queries.trees import SumsQuery
 from fedboost.errors import ConfigError
+from fedboost.gbdt.cut_points import FINE_PARTS
+from fedboost.gbdt.tree import NO_SPLITS
 from fedboost.holders.column_rows import PAIR_BYTES
 from fedboost.privacy import packing, pairwise
 from fedboost.privacy.protections import PROTECTIONS
@@ -27,6 +32,7 @@ from fedboost.results.estimate import COLUMNS, ONE_PLACE, ROWS, VOTES, Case, pre
 from fedboost.results.estimate import LAYOUTS as ALL
 from fedboost.runtime.aggregator.limits import READ_AHEAD
 from fedboost.runtime.tasks import terms_to_toml
+from fedboost.terms import hiding
 
 NAMES = ("north", "south", "east")
 PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
@@ -153,6 +159,10 @@ def test_the_constants_are_those_of_the_modules():
         model.PAIR_BYTES,
     )
     assert own == (packing.CHUNK_CELLS, packing.SPARSE, packing.WORD_BITS, READ_AHEAD, MAX_CELLS, PAIR_BYTES)
+    noisy = model.PARTS, model.ROUNDS_A_FEATURE, model.ROUNDS_A_PAIR, model.SIDE
+    assert noisy == (FINE_PARTS, hiding.ROUNDS_A_FEATURE, hiding.ROUNDS_A_PAIR, MAX_SIDE)
+    asked = RangeQuery(hiding.ROWS, 1, FINE_PARTS), SumsQuery(hiding.ROWS, 0, NO_SPLITS, (0,))
+    assert [query.cell_bits for query in asked] == [model.COUNT_BITS, model.NOISY_PAIR_BITS / 2]
     case = Case(1e6, 9, 500, protection=PROTECTIONS["masked"])
     assert case.neighbours == pairwise.degree(500, 1)
 

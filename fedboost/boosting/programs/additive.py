@@ -277,7 +277,7 @@ class Release(NamedTuple):
 
 
 class Effects:
-    """All effects of a training."""
+    """Effects of all features and of the chosen pairs: what each round asks for, and what an answer tells."""
 
     def __init__(
         self, terms: Terms, cut_points: CutPoints, rows: Sequence[Float64], hessian: Float64, total: float

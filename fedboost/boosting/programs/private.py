@@ -1,7 +1,7 @@
 """Differentially private training: cut points, trees and leaf values from noisy sums.
 
 Guarantees: all results are pure functions of the terms and the noisy sums. The larger the share of noise in a
-sum, the smaller the leaf step. Sums are never rejected as inconsistent, since noise makes any sum possible.
+sum, the smaller the step. Sums are never rejected as inconsistent, since noise makes any sum possible.
 
 Privacy budget. `Terms.plan` (`terms.hiding.plan_of`) fixes the noise of each kind of release before the first
 query. The programs below send at most as many queries as the plan contains:

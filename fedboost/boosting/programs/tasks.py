@@ -684,7 +684,7 @@ class _Sums:
         exact, at = self._bins(), self._edge + 1
         labels = zip(exact[:2].tolist(), every.told_by_label, strict=True)
         told = [coarse(rows, unit, whole) or [] for rows, whole in labels]
-        ends = [0.0, *metrics.edges(self._query.threshold), 1.0]
+        ends = metrics.ends(self._query.threshold).tolist()
         bins = []
         for low, high in merged(np.sum(told, axis=0), rows_of_bin(unit), at):
             zeros, ones = (sum(label[low:high]) for label in told)
@@ -792,7 +792,7 @@ def noisy_summary(terms: Terms, counts: Int64) -> Figures:
         matrix = counts[: size * size].reshape(size, size)
         out |= {"classes": [*tasks.class_names(terms)], "confusion": matrix.clip(0).tolist()}
     if binary:
-        ends = np.array([0.0, *metrics.edges(threshold), 1.0])
+        ends = metrics.ends(threshold)
         sides = ends[1:] <= threshold, ends[1:] > threshold
         is_in = dict(zip(OUTCOMES, np.kron(np.eye(2), sides), strict=True))
         for name, (part, whole) in _RATES.items():

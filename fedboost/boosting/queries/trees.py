@@ -381,7 +381,7 @@ def check_growing(
 
 @dataclass(frozen=True)
 class SumsQuery(BaseQuery):
-    """Asks for sums of gradients and hessians in the leaves of a tree whose splits do not depend on rows.
+    """Asks for sums of gradients and hessians in the leaves of a tree whose splits follow from noisy answers.
 
     Sent once per tree, and only under terms with noise. Answer: int64 [leaf, (gradient, hessian)],
     fixed-point numbers with scale `objective.SCALE`."""
