@@ -234,7 +234,7 @@ def test_a_label_holder_that_is_killed_asks_again(site):
     config, out = folder / "bank.toml", folder / "again.csv"
     line = "predict", str(part(folder, "bank")), str(folder / "new.csv"), "--party", str(config)
     known = cluster.log("telco").count("session offered")
-    process = start(*line, "--out", str(out))
+    process = start(*line, "--out", str(out), alone=True)
     wait_until(lambda: cluster.log("telco").count("session offered") > known)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()

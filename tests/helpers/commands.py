@@ -23,10 +23,11 @@ def objects(text):
     return [json.loads(line) for line in text.splitlines()]
 
 
-def start(*arguments, **pipes):
-    """Start a command. An aggregator begins from nothing: its children are looked for."""
+def start(*arguments, alone=False, **pipes):
+    """Start a command. An aggregator begins from nothing: its children are looked for. So does a command that
+    is to be killed (alone): a fork of the server ends, and gives up its locks, some time after its shim."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    alone = arguments[0] == "aggregator"
+    alone |= arguments[0] == "aggregator"
     words = [sys.executable, "-m", "fedboost"] if alone else preloaded.words()
     return subprocess.Popen(
         [*words, *arguments], stdin=subprocess.DEVNULL, text=True, env=environment, **pipes
