@@ -97,6 +97,9 @@ class RowsOfNodes:
         begin, end, _ = self.places([node])[0].tolist()
         return self._rows[begin:end]
 
+    def is_leaf(self, node: int) -> bool:
+        return 0 <= node < len(self._leaves) and bool(self._leaves[node, 0] != NO_LEAF)
+
     def root_of(self, node: int) -> int:
         return int(self.places([node])[0, 2])
 
@@ -268,8 +271,7 @@ class GrowingRows:
         threads: Threads,
         allocate: Allocator = allocate_in_memory,
     ) -> None:
-        roots = outputs * parallel_trees
-        self._outputs = outputs
+        self._roots = roots = outputs * parallel_trees
         self._parallel_trees = parallel_trees
         self._sampler = sampler
         self._threads = threads
@@ -282,13 +284,13 @@ class GrowingRows:
         self._begin(self._sampler.sample(tree))
 
     def begin_on(self, masks: Sequence[Mask]) -> None:
-        """Restart the trees of a round with the given samples, bool [rows] for each parallel tree. Requires a
-        sampler with two row sets."""
+        """Restart the trees of a round with the given samples, bool [rows] for each parallel tree or root.
+        Requires a sampler with two row sets."""
         self._begin(split_by_masks(masks))
 
     def _begin(self, sets: Sequence[Members]) -> None:
         for nodes, members in zip(self._sets, sets, strict=True):
-            nodes.begin(None if members is None else [*members] * self._outputs)
+            nodes.begin(None if members is None else [*members] * (self._roots // len(members)))
 
     def apply(self, splits: Splits, bins: Bins) -> None:
         for nodes in self._sets:
@@ -300,6 +302,9 @@ class GrowingRows:
     def all_of(self, node: int) -> Rows:
         """Return the numbers of all rows in a leaf, sampled or not. A row may occur several times."""
         return np.concatenate([nodes.of(node) for nodes in self._sets])
+
+    def is_leaf(self, node: int) -> bool:
+        return self._sets[0].is_leaf(node)
 
     def sampled(self, tree: int) -> Members:
         """Return the rows sampled to train the trees of a round, regardless of the leaf that they are in now.

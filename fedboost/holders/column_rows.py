@@ -6,10 +6,11 @@ rows to the child nodes.
 
 Guarantees: histograms and counts are the same as for whole rows, restricted to the party's columns."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +32,7 @@ from fedboost.gbdt.kernels.bins import count_bins
 from fedboost.gbdt.kernels.level import add_node
 from fedboost.gbdt.kernels.rows import set_bits
 from fedboost.gbdt.partition import Bins, GrowingRows
-from fedboost.gbdt.sampling import ALL_ROWS, Mask
+from fedboost.gbdt.sampling import ALL_ROWS, Mask, Sampler, split_by_masks
 from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import NODE, Splits, Tree
 from fedboost.holders.shard import Exchange, Shard, place_of
@@ -84,14 +85,15 @@ class LabelRows(HorizontalHolder):
         # at most 24 bits (gradient_bits), and is drawn at most MAX_BOOTSTRAP_COUNT = 15 times.
         return np.stack([of_output * times for of_output in pairs for times in counts])
 
-    def drawn(self, tree: int) -> Mask:
-        """Return a mask of the rows that contribute to a tree's sums, bool [rows]. These rows were sampled
-        for the tree and have a positive weight."""
+    def sample(self, tree: int) -> Mask:
+        """Return masks of the rows that contribute to the sums of each parallel tree of a round, bool [trees,
+        rows]. These rows were sampled for the tree and, with `min_rows_per_bin`, have a positive weight."""
         sampled, weight = self.growing.sampled(tree), self._shard.weight
-        out = np.full(self.rows, sampled is None)
-        if sampled is not None:
-            out[sampled[0]] = True
-        return out if weight is None else out & (weight > 0)
+        out = np.full((self._terms.trees.num_parallel_tree, self.rows), sampled is None)
+        for mask, rows in zip(out, sampled or (), strict=False):
+            mask[rows] = True
+        has_floor = self._terms.vertical.min_rows_per_bin > 1
+        return out & (weight > 0) if has_floor and weight is not None else out
 
     def compute_gradients(self, gradient: Scale, hessian: Scale) -> None:
         """Compute the growing tree's gradients in these scales, unless they have already been computed."""
@@ -111,8 +113,10 @@ class FeatureRows(GrowingHolder):
         self, read: Callable[[], Shard], terms: Terms, nthread: int, name: str, row_sets: int
     ) -> None:
         super().__init__(read, terms, nthread, row_sets)
-        shape = self.rows, len(terms.roots), 1
-        self.growing = GrowingRows(*shape, ALL_ROWS, self._threads, self._shard.allocate)
+        shape, every = (self.rows, len(terms.roots), 1), [np.ones(self.rows, np.bool_)]
+        sampler = Sampler(2, slice(0, 2), lambda tree: split_by_masks(every))  # until the sample is known
+        sampler = sampler if terms.relays_samples else ALL_ROWS
+        self.growing = GrowingRows(*shape, sampler, self._threads, self._shard.allocate)
         self.gradients: Any = None
         """Gradients of the growing tree: packed, int64 [roots, rows], or encrypted; None until received."""
 
@@ -385,43 +389,95 @@ def levels(splits: Splits) -> Iterator[Mask]:
 # holder's columns. A party computes with the keys of its current attempt.
 
 GRADIENTS, ENCRYPTED = "gradients", "gradients, encrypted"
+SAMPLE = "which rows are sampled"
 """Names of these kinds of relays in logs."""
 PAIR_BYTES = 8
 """Size in bytes of a row's packed gradient and hessian."""
 
 
+class Sample(NamedTuple):
+    """Rows whose gradients are relayed for a round's trees.
+
+    masks: sampled rows of each root, bool [roots, rows]; members: the same as indices, int64 [members], root
+    * rows + row, in increasing order."""
+
+    masks: Mask
+    members: Int64
+
+    @property
+    def rows(self) -> int:
+        """Number of rows that any of the trees uses."""
+        return int(self.masks.any(axis=0).sum())
+
+    def place(self, node: Node) -> Node:
+        """Return the node with its rows numbered by their place in `members`, as rows of root 0."""
+        root, rows = node
+        own = rows.astype(np.int64) + root * self.masks.shape[1]
+        return 0, np.searchsorted(self.members, own).astype(np.uint32)
+
+
 class GradientExchange:
     """A party's end of the gradient relay: the label holder sends gradients, feature holders receive."""
 
-    def __init__(self, threads: Threads) -> None:
+    def __init__(self, roots: int, threads: Threads) -> None:
+        """roots: number of roots of a round's trees; threads: threads that share the work."""
+        self._roots = roots
         self._threads = threads
         self._made_for: tuple[object, Slots] | None = None
         self._encryption: RowEncryption | None = None
         self._sums: RowSums | None = None
+        self._sample: Sample | None = None
+        """Rows whose gradients are relayed for the growing tree; None for all rows."""
+
+    def share_sample(self, block: Block, masks: Mask | None, shape: tuple[int, int]) -> Exchange:
+        """Relay (label holder) or receive (feature holder) the sample of a round, and return it. From now on,
+        only gradients of these rows are relayed.
+
+        masks: sampled rows of each parallel tree, bool [trees, rows]; None at a feature holder; shape: of the
+        masks."""
+        if masks is not None:
+            rows = int(masks.any(axis=0).sum())
+            yield Send(SAMPLE, block.feature_holders, np.packbits(masks).tobytes(), rows)
+        else:
+            packed = yield Receive(SAMPLE, block.label_holder, -(-math.prod(shape) // 8))
+            bits = np.unpackbits(np.frombuffer(packed, np.uint8), count=math.prod(shape))
+            masks = bits.reshape(shape) != 0
+        of_roots = np.tile(masks, (self._roots // len(masks), 1))
+        self._sample = Sample(of_roots, np.flatnonzero(of_roots))
+        return masks
 
     def send(self, to: tuple[str, ...], pairs: Int64, hidden: HiddenSums | None) -> Exchange:
         """Relay packed gradients to other parties. The gradients are encrypted unless `hidden` is None.
 
         to: receiving parties; pairs: packed gradients, int64 [roots, rows]; hidden: the sums that the
         receivers will compute from encrypted gradients."""
+        about, sample = pairs.shape[1], self._sample
+        if sample is not None:
+            about, pairs = sample.rows, pairs[sample.masks]
         if hidden is None:
-            yield Send(GRADIENTS, to, pairs.astype("<i8").tobytes(), pairs.shape[1])
+            yield Send(GRADIENTS, to, pairs.astype("<i8").tobytes(), about)
             return
         self._prepare((yield NeedKeys()), hidden)
         assert self._encryption is not None
-        yield Send(ENCRYPTED, to, self._encryption.encrypt(pairs), pairs.shape[1])
+        yield Send(ENCRYPTED, to, self._encryption.encrypt(pairs), about)
 
-    def receive(self, sender: str, roots: int, rows: int, hidden: HiddenSums | None) -> Exchange:
+    def receive(self, sender: str, rows: int, hidden: HiddenSums | None) -> Exchange:
         """Receive packed gradients, int64 [roots, rows], or encrypted gradients in the form that `report`
-        accepts. sender: the label holder; roots, rows: shape of the gradients; hidden: as in `send`."""
+        accepts. sender: the label holder; rows: number of rows; hidden: as in `send`."""
+        shape, sample = (self._roots, rows), self._sample
+        members = math.prod(shape) if sample is None else sample.members.size
         if hidden is None:
-            packed = yield Receive(GRADIENTS, sender, PAIR_BYTES * roots * rows)
-            return np.frombuffer(packed, "<i8").astype(np.int64).reshape(roots, rows)
+            packed = yield Receive(GRADIENTS, sender, PAIR_BYTES * members)
+            own, pairs = np.frombuffer(packed, "<i8").astype(np.int64), np.zeros(shape, np.int64)
+            if sample is None:
+                return own.reshape(shape)
+            pairs[sample.masks] = own
+            return pairs
         keys: Keys = yield NeedKeys()
         self._prepare(keys, hidden)
         assert self._sums is not None
-        content = yield Receive(ENCRYPTED, sender, 2 * keys.public.bytes * roots * rows)
-        return self._sums.read(content, roots * rows)
+        content = yield Receive(ENCRYPTED, sender, 2 * keys.public.bytes * members)
+        return self._sums.read(content, members)
 
     def report(
         self, gradients: Any, nodes: Sequence[Node], bins: Bins, groups: Flags | None = None
@@ -449,6 +505,9 @@ class GradientExchange:
         layout = bins.layout
         sizes = (layout.value_bins + layout.missing).tolist()
         codes = bins.rows.by_feature[: len(sizes)]
+        if (sample := self._sample) is not None:
+            codes = codes[:, sample.members % codes.shape[1]]
+            nodes = [sample.place(node) for node in nodes]
         sums = self._sums.sums(gradients, nodes, codes, sizes)
         if groups is not None:
             places = [histogram.places(apart, layout) + at * layout.bins for at, apart in enumerate(groups)]
@@ -524,20 +583,13 @@ def check_leaf_values(
 # after a restart.
 # Raises: Refused if a tree would be trained on fewer rows than a group needs. PeerError for splits inside a
 # group, which would reveal a part of its sums, and for splits of a tree whose rows are not known.
-
-DRAWN = "which rows a tree grows on"
-"""Name of this kind of relay in logs."""
-
-
 class BinFloor:
     """Groups of a party's bins at the nodes of a tree. Each has at least min_rows_per_bin rows, or none."""
 
-    def __init__(self, terms: Terms, view: View, block: Block) -> None:
-        """Start without a tree. view, block: this party's view and block."""
+    def __init__(self, terms: Terms, view: View) -> None:
+        """Start without a tree. view: this party's view."""
         self._least = terms.vertical.min_rows_per_bin
-        self._grows_alone = terms.vertical.grows_alone
         self._view = view
-        self._block = block
         self._first: tuple[Bins, Flags] | None = None
         """Binned rows, and the groups of bins made from all of them."""
         self._drawn: Mask | None = None
@@ -548,26 +600,14 @@ class BinFloor:
     def __repr__(self) -> str:
         return f"BinFloor({self._least})"
 
-    def share(self, rows: OwnRows, tree: int) -> Exchange:
-        """Relay (label holder) or receive (feature holder) a mask of the rows that a tree is trained on. No
-        mask is sent if the tree uses only the label holder's columns."""
-        alone, size = self._grows_alone(tree), -(-rows.rows // 8)
-        if self._least == 1:
-            return
-        if isinstance(rows, LabelRows):
-            drawn = rows.drawn(tree)
-            self._begin_tree(drawn)
-            if not alone:
-                yield Send(DRAWN, self._block.feature_holders, np.packbits(drawn).tobytes(), rows.rows)
-        elif not alone:
-            packed = yield Receive(DRAWN, self._block.label_holder, size)
-            self._begin_tree(np.unpackbits(np.frombuffer(packed, np.uint8), count=rows.rows) != 0)
-
     def forget(self) -> None:
         """Forget the current tree, because the next one begins. The next tree's rows are not known yet."""
         self._drawn, self._of = None, {}
 
-    def _begin_tree(self, drawn: Mask) -> None:
+    def begin_tree(self, drawn: Mask) -> None:
+        """Start a tree that is trained on these rows, bool [rows]. Raises Refused if they are too few."""
+        if self._least == 1:
+            return
         self._drawn, self._of = drawn, {}
         if np.count_nonzero(drawn) < self._least:
             raise Refused(
@@ -633,8 +673,9 @@ class BinFloor:
     def _count(self, node: int, family: "_Family", rows: OwnRows) -> Int64:
         """Count the distinct ids of a node in each of this party's bins, int64 [bins]. Counts only rows that
         the tree is trained on."""
-        # A node that was split no longer has rows of its own.
-        if node in family.left:
+        # A node that was split no longer has rows of its own, unless another party's split ends the tree: then
+        # only the label holder knows which rows go left.
+        if node in family.left and not rows.growing.is_leaf(node):
             left = family.left[node]
             return self._count(left, family, rows) + self._count(left + 1, family, rows)
         if self._drawn is None:

@@ -204,8 +204,8 @@ class PredictionHolder(BaseHolder):
 
 # ---- A training: the columns of a party, and the relays of its block ------------------------------------
 # What leaves a party in addition to its answers and the matching of rows (`alignment`), and when:
-# - label holder -> feature holders, before the histograms of a tree's root: with `min_rows_per_bin` which
-#   rows the tree is trained on, then gradients, encrypted if the terms hide columns. Not in `alone_rounds`.
+# - label holder -> feature holders, before the histograms of a tree's root: which rows are sampled
+#   (`Terms.relays_samples`), then gradients, encrypted if the terms hide columns. Not in `alone_rounds`.
 # - holder of a split -> others of its block: the row set of the split, before anything is computed after it.
 #   To all parties if histograms follow, since all must know the rows of the new nodes. If the tree ends, only
 #   to the label holder, because only the label holder has margins.
@@ -268,13 +268,13 @@ class VerticalHolder(BaseHolder):
         for the session, the same after a restart."""
         super().__init__(terms, nthread)
         self._name = name
-        self._view, self._block = view, block = place_of(terms, name)
+        self._view, self._block = place_of(terms, name)
         self._row_sets = column_rows.RowSets(terms, name)
         self._common = CommonRows(read, terms, name, secret, nthread, self._row_sets.columns)
-        self._own_cuts = column_rows.OwnCuts(terms, view)
-        self._gradients = column_rows.GradientExchange(self._threads)
+        self._own_cuts = column_rows.OwnCuts(terms, self._view)
+        self._gradients = column_rows.GradientExchange(len(terms.roots), self._threads)
         self._bins = OwnBins(np.zeros(0, np.int64), 0, 0)
-        self._floor = column_rows.BinFloor(terms, view, block)
+        self._floor = column_rows.BinFloor(terms, self._view)
         self._finished = 0
         """Number of rounds whose leaf values are in the margins. The constant counts as a round."""
         self._is_whole = True
@@ -408,8 +408,9 @@ class VerticalHolder(BaseHolder):
             return np.zeros(query.cells, np.int64)
         # Gradients are relayed once per tree, and again if a catch-up has restarted the tree, because all
         # parties have then dropped them.
-        if not own.has_gradients:  # at the root: the rows of the tree first, then their gradients
-            yield from self._floor.share(own, query.tree)
+        if not own.has_gradients:  # the rows of the tree first, then their gradients
+            if not self.state.levels:
+                yield from self._share_sample(query.tree)
             if not alone:
                 yield from self._share_gradients(query)
         groups = self._floor.groups(query.nodes, splits, own) if self._bins.places.size else None
@@ -427,14 +428,30 @@ class VerticalHolder(BaseHolder):
             sums = self._bins.among_all(query, sums, self._view.has_labels)
         return self._bins.with_marks(query, sums, groups)
 
+    def _share_sample(self, tree: int) -> Exchange:
+        """Start the trees of a round on their sample, which the label holder relays to the other parties. If
+        the trees use only the label holder's columns, the other parties do not receive it."""
+        own, trees = self._own, self._terms.trees.num_parallel_tree
+        if not self._terms.relays_samples:
+            return
+        masks = None
+        if isinstance(own, column_rows.LabelRows):
+            masks = own.sample(tree)
+            self._floor.begin_tree(masks[0])
+        if self._terms.vertical.grows_alone(tree):
+            return
+        masks = yield from self._gradients.share_sample(self._block, masks, (trees, self.rows))
+        if isinstance(own, column_rows.FeatureRows):
+            self._floor.begin_tree(masks[0])
+            own.growing.begin_on([*masks])
+
     def _share_gradients(self, query: HistogramQuery) -> Exchange:
         """Exchange the gradients of the growing tree: the label holder relays them to the other parties."""
         own, hidden = self._own, query.hidden(self._terms, self.state)
         if isinstance(own, column_rows.LabelRows):
             yield from self._gradients.send(self._block.feature_holders, own.gradients_of(query), hidden)
             return
-        shape = len(self._terms.roots), self.rows
-        own.gradients = yield from self._gradients.receive(self._block.label_holder, *shape, hidden)
+        own.gradients = yield from self._gradients.receive(self._block.label_holder, self.rows, hidden)
 
     def _end_round(self, query: EndRoundQuery) -> Int64:
         own, state = self._own, self.state
@@ -495,7 +512,7 @@ class VerticalHolder(BaseHolder):
                 self._end_tree(tree - 1, state.rounds[tree])
             self._begin_tree(state.tree)
             if state.levels:
-                yield from self._floor.share(self._own, state.tree)
+                yield from self._share_sample(state.tree)
             yield from self._follow(state.splits, to_all=state.residual is None)
             self._floor.check(state.splits, state.splits, self._own)
         self._has_met = self._is_whole = True

@@ -311,6 +311,18 @@ class Terms(Flat):
         """True if rows are sampled, for trees or for validation."""
         return self.draws.draws_for_trees or self.evaluation.validation_fraction > 0.0
 
+    @property
+    def relays_samples(self) -> bool:
+        """True if a label holder relays which rows are sampled, and gradients only of these rows. Without a
+        minimum number of rows per bin, which needs them, it does so only if the sample reveals nothing: each
+        party can draw it from its own ids, or from the order of the rows."""
+        vertical, columns = self.vertical, self.columns
+        if not vertical.is_used or vertical.min_rows_per_bin > 1:
+            return vertical.is_used
+        own_ids = vertical.aligns and not vertical.takes_all_rows and vertical.id_form in (None, "text")
+        is_public = own_ids or (not vertical.aligns and columns.row_id is None)
+        return self.draws_rows and is_public and columns.validation is None and columns.group is None
+
     def candidate(self, number: int) -> Self:
         return self.altered(self.objective.candidates[number], without=("program", "candidates"))
 

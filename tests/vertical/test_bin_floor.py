@@ -59,7 +59,7 @@ def recorded(table, floor, columns=COLUMNS, **settings):
 
 
 def drawn_rows(session, tree):
-    return session.made["bank"][-1]._own.drawn(tree)
+    return session.made["bank"][-1]._own.sample(tree)[0]
 
 
 # ---- what the sums are over -----------------------------------------------------------------------------

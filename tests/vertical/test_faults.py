@@ -29,7 +29,7 @@ from tests.helpers.columns_apart import LAYOUTS, terms_of
 from tests.helpers.faults_apart import DRAWN, LAYOUT_NAMES, ROWS, TIMES, World, apart, play
 from tests.helpers.predictions import due, models_of, tables_of, terms_for
 
-FAST, SEEDS = 40, 100
+FAST, SEEDS = 40, 130
 AT_A_RELAY = {f"{kind} at a relay" for kind in ("drop", "twice", "restart", "restart two", "crash")}
 
 
