@@ -673,8 +673,8 @@ class BinFloor:
     def _count(self, node: int, family: "_Family", rows: OwnRows) -> Int64:
         """Count the distinct ids of a node in each of this party's bins, int64 [bins]. Counts only rows that
         the tree is trained on."""
-        # A node that was split no longer has rows of its own, unless another party's split ends the tree: then
-        # only the label holder knows which rows go left.
+        # A node that was split no longer has rows of its own, unless another party's split ends the tree:
+        # then only the label holder knows which rows go left.
         if node in family.left and not rows.growing.is_leaf(node):
             left = family.left[node]
             return self._count(left, family, rows) + self._count(left + 1, family, rows)
