@@ -136,7 +136,10 @@ def sides(table: pa.Table, case: Case, rounds: int) -> dict[str, tuple[fb.Terms,
     }
     alike = fb.Terms(columns=columns, **settings)
     apart = fb.Terms(
-        columns={**columns, "held": {party: held[party] for party in others}}, label_holder=holder, **settings
+        columns={**columns, "held": {party: held[party] for party in others}},
+        label_holder=holder,
+        rows="in_order",
+        **settings,
     )
     by_columns = {party: table.select(names) for party, names in held.items()}
     by_columns[holder] = table.select([*held[holder], LABEL])
