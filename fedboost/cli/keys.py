@@ -59,6 +59,8 @@ Passphrase = Annotated[
     ),
 ]
 KEYS, TOKENS = Path("keys"), Path("tokens.toml")
+ISSUED_DAYS = 365
+"""Default validity of a member's certificate."""
 
 
 @keys_app.command(
@@ -70,6 +72,9 @@ def init_consortium(
     folder: Folder = KEYS,
     days: Days = 3650,
     passphrase_file: Passphrase = None,
+    aggregator: Annotated[
+        bool, typer.Option("--aggregator", help="Also issue the aggregator's bundle.")
+    ] = False,
 ) -> None:
     """Create the root of a new consortium. Anyone who has the root key can admit members, so run this
     once, on an offline machine."""
@@ -85,13 +90,15 @@ def init_consortium(
         f"Keep the key offline: anyone who has it can admit members. Now issue bundles:\n"
         f"fedboost keys aggregator, fedboost keys party NAME, fedboost keys analyst NAME{elsewhere}"
     )
+    if aggregator:
+        _issue("aggregator", "aggregator", folder, ISSUED_DAYS, passphrase_file)
 
 
 @keys_app.command(epilog="Example: fedboost keys party north\n\nExample: fedboost keys party south")
 def party(
     name: Annotated[str, typer.Argument(help="Name of the party, as in the terms.")],
     folder: Folder = KEYS,
-    days: Days = 365,
+    days: Days = ISSUED_DAYS,
     passphrase_file: Passphrase = None,
 ) -> None:
     """Issue a key bundle to a party (a site with data)."""
@@ -101,7 +108,7 @@ def party(
 @keys_app.command(epilog="Example: fedboost keys aggregator --host fed.example.org")
 def aggregator(
     folder: Folder = KEYS,
-    days: Days = 365,
+    days: Days = ISSUED_DAYS,
     passphrase_file: Passphrase = None,
     host: Annotated[
         list[str] | None,
@@ -119,7 +126,7 @@ def aggregator(
 def adder(
     name: Annotated[str, typer.Argument(help="Name of the adder, as in the files of its sites.")],
     folder: Folder = KEYS,
-    days: Days = 365,
+    days: Days = ISSUED_DAYS,
     passphrase_file: Passphrase = None,
 ) -> None:
     """Issue a key bundle to an adder, which adds the reports of some sites."""
@@ -130,7 +137,7 @@ def adder(
 def analyst(
     name: Annotated[str, typer.Argument(help="Name of the analyst, as shown to sites.")],
     folder: Folder = KEYS,
-    days: Days = 365,
+    days: Days = ISSUED_DAYS,
     passphrase_file: Passphrase = None,
 ) -> None:
     """Issue a key bundle to an analyst, who submits terms and receives models."""
@@ -232,38 +239,44 @@ def request(
 
 @keys_app.command(epilog="Example: fedboost keys sign request.pem")
 def sign(
-    request: Annotated[Path, typer.Argument(help="Certificate request, as received.")],
+    requests: Annotated[list[Path], typer.Argument(help="Certificate requests, as received.")],
     folder: Folder = KEYS,
-    days: Days = 365,
+    days: Days = ISSUED_DAYS,
     passphrase_file: Passphrase = None,
     renew: Annotated[
         bool, typer.Option("--renew", help="Sign even if there is a valid certificate for this name.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Sign without asking.")] = False,
 ) -> None:
-    """Sign a member's certificate request, on the machine that has the root key. Exits with code 1 if you
-    decline."""
-    asked, now = read_request_file(request), datetime.now(UTC)
+    """Sign members' certificate requests, on the machine that has the root key. Asks about each of them.
+    Exits with code 1 if you decline one."""
     root_key, root = _root(folder, passphrase_file)
-    if not renew:
-        check_new(folder, asked.name, now)
-    typer.echo(
-        f"name        {_distinct(asked.name)}\nrole        {asked.role}\n"
-        f"fingerprint of its key, to be confirmed by its owner over another channel:\n    {asked.fingerprint}"
-    )
-    question = f"Admit {asked.role} {asked.name!r} with this key? [y/N] "
-    if not yes and not is_agreed(question, "use --yes to sign without asking"):
-        notice("not signed: nothing was written")
+    declined = False
+    for asked in [read_request_file(request) for request in requests]:
+        now = datetime.now(UTC)
+        if not renew:
+            check_new(folder, asked.name, now)
+        typer.echo(
+            f"name        {_distinct(asked.name)}\nrole        {asked.role}\n"
+            f"fingerprint of its key, to be confirmed by its owner over another channel:\n"
+            f"    {asked.fingerprint}"
+        )
+        question = f"Admit {asked.role} {asked.name!r} with this key? [y/N] "
+        if not yes and not is_agreed(question, "use --yes to sign without asking"):
+            notice("not signed: nothing was written")
+            declined = True
+            continue
+        certificate = certify(root_key, root, asked.key, asked.name, asked.role, now, days)
+        answer = write_answer(folder, certificate, root)
+        note_issued(folder, certificate)
+        typer.echo(
+            f"{known_by(certificate)}\n"
+            f"{answer}: the signed certificate, which is not secret. Send it\n"
+            f"back. There, `fedboost keys accept` stores it next to the key and prints the\n"
+            f"{fingerprint_of(root)}"
+        )
+    if declined:
         raise typer.Exit(NOT_SIGNED)
-    certificate = certify(root_key, root, asked.key, asked.name, asked.role, now, days)
-    answer = write_answer(folder, certificate, root)
-    note_issued(folder, certificate)
-    typer.echo(
-        f"{known_by(certificate)}\n"
-        f"{answer}: the signed certificate, which is not secret. Send it\n"
-        f"back. There, `fedboost keys accept` stores it next to the key and prints the\n"
-        f"{fingerprint_of(root)}"
-    )
 
 
 @keys_app.command(epilog="Example: fedboost keys accept north.answer.pem")

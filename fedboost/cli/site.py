@@ -1,4 +1,4 @@
-"""Commands for a site: approve, audit, backup, restore, columns."""
+"""Commands for a site: join, approve, audit, backup, restore, columns."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -23,9 +23,13 @@ from fedboost.cli.common import (
     is_agreed,
     reads_a_table,
 )
+from fedboost.cli.keys import Role, accept
 from fedboost.cli.output import notice, print_text, show, unless_nobody_reads
+from fedboost.cli.serve import Part
+from fedboost.cli.terms import checked_site
 from fedboost.errors import ConfigError, Refused, printable
 from fedboost.privacy.identity import is_name
+from fedboost.results.check import ERROR
 from fedboost.results.site import Counts
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.data.check import MIN_ROWS, of_offer
@@ -36,9 +40,25 @@ from fedboost.runtime.data.locations import shown as source_name
 from fedboost.runtime.data.table import dense_of, read_table
 from fedboost.runtime.data.values import column_of, is_text, texts
 from fedboost.runtime.files import check_writable, folder_name, write_atomically
+from fedboost.runtime.net.keys import (
+    ANSWER_SUFFIX,
+    CERTIFICATE,
+    PUBLIC,
+    REQUEST,
+    read_request_file,
+    write_new,
+    write_request,
+)
 from fedboost.runtime.site import audit as audits
+from fedboost.runtime.site.approval import (
+    analysts_of,
+    approval_of,
+    count_columns,
+    count_rows,
+    look,
+    withdraw_by_digest,
+)
 from fedboost.runtime.site.approval import approve as write_approval
-from fedboost.runtime.site.approval import count_columns, count_rows, look, withdraw_by_digest
 from fedboost.runtime.site.backup import restore as put_back
 from fedboost.runtime.site.backup import write_backup
 from fedboost.runtime.site.config import PartyConfig, read_party
@@ -51,8 +71,113 @@ from fedboost.terms.terms import Terms
 from fedboost.views.approval import approval
 from fedboost.views.as_text import text
 from fedboost.views.audit import audit as audit_view
+from fedboost.views.results import check as checked_table
 from fedboost.views.results import notices
 from fedboost.views.words import Block, cell, counted, delimited, listed, moment, table
+
+# ---- `fedboost join`: everything that a site does before its party runs, one step after the other -------
+# Guarantees: a step that is done is not repeated, and none is left out: terms are only approved by a person
+# who was shown them, once the table fits them.
+
+
+JOIN_EPILOG = (
+    "Example: fedboost join --config party.toml\n\n"
+    "Example: fedboost join --config party.toml --terms terms.toml --run\n\n"
+    "Example: fedboost join --config bank.toml --terms terms.toml --analyst marie --run"
+)
+INCOMPLETE = 1  # exit code if a step is missing
+
+
+def join(
+    config: SiteFile,
+    terms: Annotated[
+        Path | None, typer.Option(help="Terms file (TOML), once the analyst has sent it.")
+    ] = None,
+    analyst: Annotated[
+        str | None,
+        typer.Option(
+            help="Analyst of this organisation: also request and store this analyst's key, and approve the "
+            "terms for this analyst."
+        ),
+    ] = None,
+    run: Annotated[bool, typer.Option("--run", help="Then run the party, like `fedboost party`.")] = False,
+) -> None:
+    """Take all steps before this site's party can run, and say which one is missing. Requests keys and stores
+    the signed certificates, checks the table against the terms, and asks you to approve them. Steps that are
+    done are skipped, so run this command again at any time. Exits with code 1 if a step is missing."""
+    site = read_party(config)
+    if site.keys is None:
+        raise ConfigError(
+            "site-keys-missing", f"{config}: key 'keys' is missing; add, e.g., keys = \"keys/site\""
+        )
+    if site.keys.name != folder_name(site.party):
+        raise ConfigError(
+            "keys-other-party",
+            f"{config}: keys is {site.keys}, but the folder of party {site.party!r} must "
+            f"be named {folder_name(site.party)}",
+        )
+    owners: dict[str, Role] = {site.party: "party", **({} if analyst is None else {analyst: "analyst"})}
+    missing = [
+        line for name, role in owners.items() for line in _missing_keys(site.keys.parent, config, name, role)
+    ]
+    missing += _missing_terms(config, site, terms, analyst)
+    for line in missing:
+        print(f"missing: {line}")
+    if missing:
+        print("Then run this command again.")
+        raise typer.Exit(INCOMPLETE)
+    if not run:
+        print(f"nothing is missing; next: fedboost party --config {config}")
+        return
+    Part().take("party", config)
+
+
+def _missing_keys(folder: Path, config: Path, name: str, role: Role) -> Iterator[str]:
+    """Request a key, or store its signed certificate. Yields what is still missing, if anything. folder:
+    parent of the key's folder; config: the site's file, next to which requests and answers are."""
+    bundle, own = folder / folder_name(name), folder_name(name)
+    answer, request = config.parent / f"{own}{ANSWER_SUFFIX}", config.parent / f"{own}.{REQUEST}"
+    if (bundle / CERTIFICATE).exists():
+        print(f"keys of {role} {name!r}: {bundle}")
+        return
+    if answer.exists():
+        accept(answer, folder)
+        return
+    if not bundle.exists():
+        path, made = write_request(folder, name, role)
+        write_new({request: (path.read_bytes(), PUBLIC)})
+        fingerprint = made.fingerprint
+    else:
+        fingerprint = read_request_file(bundle / REQUEST).fingerprint
+    yield (
+        f"the certificate of {role} {name!r}\n"
+        f"Send {request} to the holder of the consortium's root key. Confirm over\n"
+        f"another channel, e.g. by telephone, the fingerprint of its key:\n    {fingerprint}\n"
+        f"Store the answer as {answer}."
+    )
+
+
+def _missing_terms(config: Path, site: PartyConfig, terms: Path | None, analyst: str | None) -> Iterator[str]:
+    """Check the table against the terms, and ask for approval. Yields what is still missing, if anything."""
+    if terms is None:
+        yield "the terms: add --terms FILE when the analyst has sent them"
+        return
+    agreed = _terms_of(terms, site, config)
+    earlier = approval_of(site, agreed.digest)
+    if earlier is not None and (analyst is None or analyst in analysts_of(site, earlier)):
+        print(f"approved: {terms}")
+        return
+    result = checked_site(site, agreed)
+    print_text(text(checked_table(result)))
+    print()
+    if result.number(ERROR):
+        yield f"a table that fits {terms}: remove the errors above, or ask the analyst to change the terms"
+        return
+    approve(terms, config, None if analyst is None else [analyst])
+
+
+# ---- `fedboost approve`: a person reviews terms --------------------------------------------------------
+
 
 APPROVE_EPILOG = "Example: fedboost approve terms.toml --config party.toml --analyst marie"
 REFUSED = 1  # exit code if the person declines
@@ -84,14 +209,9 @@ def approve(
     if withdraw and not terms.exists():
         print(f"withdrawn: {withdraw_by_digest(read_party(config, holds_rows=None), terms.name)}")
         return
-    agreed, site = read_terms(terms), read_party(config, holds_rows=None)
+    site = read_party(config, holds_rows=None)
+    agreed = _terms_of(terms, site, config)
     agreed = terms_to_describe(agreed) if describe else agreed
-    if site.party not in agreed.parties:
-        known = listed(agreed.parties) or "no parties"
-        raise ConfigError(
-            "terms-without-party",
-            f"{terms} does not name party {site.party!r} of {config}; it names {known}",
-        )
     if withdraw:
         print(f"withdrawn: {withdraw_by_digest(site, agreed.digest)}")
         return
@@ -105,11 +225,23 @@ def approve(
         whom = f", for analyst{'s' * (len(names) > 1)} {listed(names)}," if names else ""
         still = f"They break {counted(len(broken), 'rule')} ({', '.join(broken)}). " if broken else ""
         question = f"{still}Approve these terms{whom} for the rows of this site? [y/N] "
-        if not is_agreed(question, "use --yes to approve without asking"):
+        if not is_agreed(question, "use `fedboost approve --yes` to approve without asking"):
             notice("not approved: nothing was written")
             raise typer.Exit(REFUSED)
     write_approval(site, agreed, review, datetime.now(UTC))
     print("approved; `fedboost approve --withdraw` withdraws the approval")
+
+
+def _terms_of(terms: Path, site: PartyConfig, config: Path) -> Terms:
+    """Read terms that name the party of this site. Raises ConfigError if they are invalid or do not."""
+    agreed = read_terms(terms)
+    if site.party not in agreed.parties:
+        known = listed(agreed.parties) or "no parties"
+        raise ConfigError(
+            "terms-without-party",
+            f"{terms} does not name party {site.party!r} of {config}; it names {known}",
+        )
+    return agreed
 
 
 def _analysts(site: PartyConfig, agreed: Terms, names: list[str]) -> tuple[str, ...]:

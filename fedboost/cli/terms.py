@@ -30,7 +30,7 @@ from fedboost.runtime.analyst import connect
 from fedboost.runtime.config import check_address, choose_keys
 from fedboost.runtime.data import check as checked
 from fedboost.runtime.data.check import of_draft
-from fedboost.runtime.data.database import Database, Reading
+from fedboost.runtime.data.database import Database, Reading, ReadOptions
 from fedboost.runtime.data.draft import Draft, Offer, draft_schema, read_offer, split_by_site, with_offers
 from fedboost.runtime.data.locations import is_remote, local_files, shown
 from fedboost.runtime.data.table import dense_of, read_table
@@ -391,6 +391,13 @@ def check(
         show(json, result.lines, checked_table(result))
     if result.is_serious:
         raise typer.Exit(ODD)
+
+
+def checked_site(site: PartyConfig, agreed: Terms) -> Checked:
+    """Check the table of a site's configuration file against terms."""
+    if site.workers is not None:
+        return check_workers(site, agreed, None, [])
+    return _checked(None, site, Reading(ReadOptions(), None, None), None, agreed, [], site.party)
 
 
 def _checked(

@@ -245,7 +245,7 @@ def test_nobody_to_ask(folder, monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     end = run()
     assert (end.code, approvals(folder)) == (2, [])
-    assert end.err.endswith("use --yes to approve without asking\n")
+    assert end.err.endswith("use `fedboost approve --yes` to approve without asking\n")
     (folder / "party.toml").write_text(SITE + 'keys = "keys/north"\n')
     end = run("--yes")
     assert (end.code, approvals(folder)) == (2, [])
