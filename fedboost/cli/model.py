@@ -275,9 +275,15 @@ def predict(
     if party is not None:
         options = reasons, min_common_rows, wait, insecure_loopback
         parts = predicted_jointly(model, party, source, read, table, kept, *options)
-    elif reasons or min_common_rows is not None:
-        option = "--reasons" if reasons else "--min-common-rows"
-        raise ConfigError("option-alone", f"{option} only applies to joint predictions; specify --party")
+    elif min_common_rows is not None:
+        raise ConfigError(
+            "option-alone", "--min-common-rows only applies to joint predictions; specify --party"
+        )
+    elif reasons:
+        raise ConfigError(
+            "option-alone",
+            "--reasons only applies to joint predictions; specify --party, or run fedboost explain --shap",
+        )
     else:
         parts = predicted_here(Model.load(model), table, kept, strange)
     with writing(out) as write_rows:

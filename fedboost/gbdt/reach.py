@@ -137,14 +137,14 @@ class Structure:
         """Return the side to which rows go at each inner node of a tree: float32 [rows, inner nodes], 1
         right, 0 left. At nodes that others of the same party rule out it is 0. bits: uint8 [rows, `size`]
         of every party."""
-        nodes = np.flatnonzero(self._tree == tree)
-        left, begin = self.left[nodes], self._ranges[0][nodes]
+        nodes = slice(*np.append(self.roots, self.left.size)[tree : tree + 2])
+        left, holder, begin = self.left[nodes], self.holder[nodes], self._ranges[0][nodes]
         is_leaf = left == NO_CHILD
         inner = np.flatnonzero(~is_leaf)
         out = np.empty((len(bits[self.parties[0]]), inner.size), np.float32)
-        open_ = np.empty((nodes.size, len(out)), np.bool_)  # a leaf below the node is open
+        open_ = np.empty((left.size, len(out)), np.bool_)  # a leaf below the node is open
         for place, party in enumerate(self.parties):
-            own = self.holder[nodes[inner]] == place
+            own = holder[inner] == place
             if not own.any():
                 continue
             by_leaf = np.unpackbits(bits[party][:, self.bytes_of(party, tree)], axis=1, bitorder="little")
