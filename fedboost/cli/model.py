@@ -147,6 +147,14 @@ MinCommonRows = Annotated[
         min=1,
     ),
 ]
+Reasons = Annotated[
+    bool,
+    typer.Option(
+        "--reasons",
+        help="With --party: add what each party's columns contribute to the margin (SHAP values), as columns "
+        "`reason_PARTY` and `reason_bias`; for multiclass models, one of each per class.",
+    ),
+]
 
 
 def predicted_jointly(
@@ -156,6 +164,7 @@ def predicted_jointly(
     read: Reading,
     table: Source,
     keep: Sequence[str],
+    reasons: bool,
     min_common_rows: int | None,
     wait: float,
     insecure_loopback: bool,
@@ -171,6 +180,7 @@ def predicted_jointly(
             are used.
         table: the same table, from which the columns in `keep` are copied to the output.
         keep: names of the columns to copy.
+        reasons: True to add what each party contributes to the margin.
         min_common_rows: minimum number of the table's rows that each other party must have; None: as in
             training.
         wait: seconds to wait for the aggregator.
@@ -187,7 +197,7 @@ def predicted_jointly(
     site = site.model_copy(update={"data": source, "read": options})
     log = logger("party", "text", "error")
     done = predict_with_parties(
-        site, bundle, part, log, wait, min_common_rows, lambda parties: notice(waiting(parties, {}))
+        site, bundle, part, log, wait, min_common_rows, lambda parties: notice(waiting(parties, {})), reasons
     )
     (block,) = part.terms.blocks
     for name, known in zip(block.feature_holders, done.known, strict=True):
@@ -196,8 +206,32 @@ def predicted_jointly(
             notice(f"{told}; in the other rows, its columns are treated as missing")
     classes = classes_of(part.terms) if done.values.ndim == 2 else ()
     if not keep:
-        return iter([_columns((), [], done.values, classes)])
-    return _parts(table, keep, (), classes, lambda rows, dense, first: done.values[first:][: rows.num_rows])
+        parts = iter([_columns((), [], done.values, classes)])
+    else:
+        parts = _parts(
+            table, keep, (), classes, lambda rows, dense, first: done.values[first:][: rows.num_rows]
+        )
+    if done.reasons is None:
+        return parts
+    return _with_reasons(parts, done.reasons, [*part.terms.parties, "bias"], classes)
+
+
+def _with_reasons(
+    parts: Iterator[Columns], reasons: Float64, given: Sequence[str], classes: Sequence[Any]
+) -> Iterator[Columns]:
+    """Add a column for each value in `reasons`, float64 [rows, givers] or [rows, classes, givers], to the
+    output columns. A name that is taken gets underscores."""
+    ends = [f"_{name}" for name in classes] if classes else [""]
+    names = [f"reason_{name}{end}" for end in ends for name in given]
+    values, first = reasons.reshape(len(reasons), -1), 0
+    for part in parts:
+        rows = len(next(iter(part.values())))
+        for name, column in zip(names, values[first : first + rows].T, strict=True):
+            while name in part:
+                name += "_"
+            part[name] = column
+        yield part
+        first += rows
 
 
 # ---- `fedboost predict`: predictions as a CSV or Parquet file -------------------------------------------
@@ -206,7 +240,8 @@ def predicted_jointly(
 PREDICT_EPILOG = (
     "Example: fedboost predict model.json new.csv --out predictions.csv\n\n"
     "Example: fedboost predict model.json new.parquet --keep patient --out predictions.parquet\n\n"
-    "Example: fedboost predict part.json new.csv --party bank.toml --keep customer --out predictions.csv"
+    "Example: fedboost predict part.json new.csv --party bank.toml --keep customer --out predictions.csv\n\n"
+    "Example: fedboost predict part.json new.csv --party bank.toml --reasons --out predictions.csv"
 )
 
 
@@ -223,6 +258,7 @@ def predict(
         typer.Option(help="File for predictions, .csv or .parquet (default: standard output)."),
     ] = None,
     party: Party = None,
+    reasons: Reasons = False,
     min_common_rows: MinCommonRows = None,
     wait: Wait = 60,
     insecure_loopback: InsecureLoopback = False,
@@ -237,11 +273,16 @@ def predict(
     table, kept = source_at(source, read.options), keep or []
     strange: Strange = {}
     if party is not None:
-        options = min_common_rows, wait, insecure_loopback
+        options = reasons, min_common_rows, wait, insecure_loopback
         parts = predicted_jointly(model, party, source, read, table, kept, *options)
     elif min_common_rows is not None:
         raise ConfigError(
             "option-alone", "--min-common-rows only applies to joint predictions; specify --party"
+        )
+    elif reasons:
+        raise ConfigError(
+            "option-alone",
+            "--reasons only applies to joint predictions; specify --party, or run fedboost explain --shap",
         )
     else:
         parts = predicted_here(Model.load(model), table, kept, strange)

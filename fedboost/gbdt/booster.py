@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedboost.errors import Altered, ConfigError
-from fedboost.fixedpoint import Float32, Float64
+from fedboost.fixedpoint import Float32, Float64, Int64
 from fedboost.gbdt.kernels import predict
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.kernels.predict import predict_margins
@@ -36,25 +36,32 @@ from fedboost.gbdt.tree import NO_CHILD, Tree, tree_from_json, tree_to_json
 
 
 def add_contributions(
-    features: Float32, nodes: tuple[npt.NDArray[Any], ...], cover: Float64, output: int, out: Float64
+    features: Float32,
+    nodes: tuple[npt.NDArray[Any], ...],
+    cover: Float64,
+    output: int,
+    out: Float64,
+    group: Int64 | None = None,
 ) -> None:
-    """Compute the SHAP values of one output (the contribution of each feature to its margin), and add them to
-    `out`.
+    """Compute the SHAP values of one output (the contribution of each group of features to its margin), and
+    add them to `out`.
 
     Args:
         features: float32 [rows, features].
         nodes: trees of this output, as returned by `node_columns`.
         cover: float64 [nodes], sum of hessians at each node.
         output: index of the output.
-        out: float64 [rows, outputs, features + 1], with the bias last; updated in place.
+        out: float64 [rows, outputs, groups + 1], with the bias last; updated in place.
+        group: int64 [nodes], the group of each node's feature; None if each feature is a group.
     """
-    roots, left, *_ = nodes
-    factors = min(int(predict.depth_of(roots, left)), features.shape[1])
+    roots, left, _, feature, *_ = nodes
+    factors = min(int(predict.depth_of(roots, left)), out.shape[2] - 1)
     points, weights = np.polynomial.legendre.leggauss(
         max(1, (factors + 1) // 2)
     )  # exact for this many factors
     add: Any = predict.add_contributions
-    add(features, *nodes, cover, (points + 1.0) / 2.0, weights / 2.0, output, out)
+    group = feature if group is None else group
+    add(features, *nodes, cover, group, (points + 1.0) / 2.0, weights / 2.0, output, out)
 
 
 # ---- Partial dependence: the mean prediction as one feature varies and the others do not ----------------

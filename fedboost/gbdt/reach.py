@@ -30,14 +30,17 @@ import numpy.typing as npt
 
 from fedboost.errors import LocalProtocolError, PeerError
 from fedboost.fixedpoint import Float32, Float64, Int64
-from fedboost.gbdt.booster import Booster, node_columns
+from fedboost.gbdt.booster import Booster, add_contributions, node_columns
 from fedboost.gbdt.kernels import predict as kernels
+from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.sampling import Mask
 from fedboost.gbdt.threads import ONE, Threads, blocks
 from fedboost.gbdt.tree import NO_CHILD, Bytes, Int32, Tree
 
 _JOINED = 1 << 10
 """Number of rows whose bits, for all trees, are combined at a time."""
+_SIDES = 1 << 18
+"""Maximum number of rows times leaves of a tree for which sides are computed at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +127,32 @@ class Structure:
             sizes = np.diff(starts, append=places.size)
             runs[party] = np.stack([starts, places[starts], sizes], axis=1).astype(np.int64)
         return runs
+
+    def bytes_of(self, party: str, tree: int) -> slice:
+        """Return where a party's bytes for a tree are among all that it sends for a row."""
+        ends = np.cumsum([0, *-(-self._leaves // 8)])[tree : tree + 2]
+        return slice(*np.searchsorted(self._places[party], ends))
+
+    def sides(self, tree: int, bits: Mapping[str, Bytes]) -> Float32:
+        """Return the side to which rows go at each inner node of a tree: float32 [rows, inner nodes], 1
+        right, 0 left. At nodes that others of the same party rule out it is 0. bits: uint8 [rows, `size`]
+        of every party."""
+        nodes = slice(*np.append(self.roots, self.left.size)[tree : tree + 2])
+        left, holder, begin = self.left[nodes], self.holder[nodes], self._ranges[0][nodes]
+        is_leaf = left == NO_CHILD
+        inner = np.flatnonzero(~is_leaf)
+        out = np.empty((len(bits[self.parties[0]]), inner.size), np.float32)
+        open_ = np.empty((left.size, len(out)), np.bool_)  # a leaf below the node is open
+        for place, party in enumerate(self.parties):
+            own = holder[inner] == place
+            if not own.any():
+                continue
+            by_leaf = np.unpackbits(bits[party][:, self.bytes_of(party, tree)], axis=1, bitorder="little")
+            open_[is_leaf] = by_leaf.T[begin[is_leaf]]
+            for node in inner[::-1]:  # children come after their parents
+                np.logical_or(open_[left[node]], open_[left[node] + 1], out=open_[node])
+            out[:, own] = open_[left[inner[own]] + 1].T
+        return out
 
     def _trees_of(self, place: int) -> Mask:
         return np.bincount(self._tree[self.holder == place], minlength=self.roots.size) > 0
@@ -252,11 +281,8 @@ def joined(
 def _fault(structure: Structure, bits: Mapping[str, Bytes], tree: int) -> PeerError:
     """Return the error that names the party whose bits are impossible. Bits that result from decisions always
     leave exactly one leaf, so at least one party's bits are impossible."""
-    first_byte = int((-(-structure._leaves[:tree] // 8)).sum())
-    last_byte = first_byte + -(-int(structure._leaves[tree]) // 8)
     for party, own in bits.items():
-        places = structure._places[party]
-        of_tree = own[(places >= first_byte) & (places < last_byte)]
+        of_tree = own[structure.bytes_of(party, tree)]
         if of_tree.size and not _decided(structure, party, tree, of_tree):
             return PeerError(
                 "leaf-bits-impossible",
@@ -304,3 +330,53 @@ def margins(booster: Booster, leaves: Int32, base_margin: Float32 | None = None)
         for number, value in enumerate(values):
             margin[booster.output_of(number), part] += value[leaves[part, number]]
     return margin if outputs > 1 else margin[0]
+
+
+# ---- What each party contributes to the margin of each row ----------------------------------------------
+# The SHAP values of `Booster.contributions`, but each party's columns become known together, so that a party
+# takes the place of a feature. They need no decision but those that the leaf bits show: at a node, a row goes
+# right if its party's bits leave a leaf open there. If they leave none on either side, the party's decisions
+# above have turned the row away, and its side counts no more.
+
+
+def reasons(
+    booster: Booster,
+    structure: Structure,
+    bits: Mapping[str, bytes | Bytes],
+    rows: int,
+    base_margin: Float32 | None = None,
+    threads: Threads = ONE,
+) -> Float64:
+    """Compute the Shapley value of each party for each row's margin.
+
+    Returns float64 [rows, parties + 1], or [rows, outputs, parties + 1] if there are several outputs. The
+    last column is the expected margin if no party's columns are known. A row's values add up to its margin,
+    to the rounding of float64. Of the trees, only leaf values and covers are read. base_margin: float32
+    [rows]; other arguments: as for `joined`, which also checks the bits."""
+    out = np.zeros((rows, booster.loss.outputs, len(structure.parties) + 1), np.float64)
+    out[:, :, -1] = booster.constant if base_margin is None else base_margin[:, np.newaxis]
+    trees = []
+    for number, tree in enumerate(booster.trees):
+        roots, left, right, _, _, _, value, _, _ = node_columns([tree])
+        # A node's feature is the row's side at the node: 1.0 goes right, 0.0 goes left.
+        size, no_sets = left.size, np.zeros((1, MAX_CODES // 64), np.uint64)
+        by_side = np.cumsum(left >= 0) - 1, np.full(size, 0.5, np.float32), np.ones(size, np.bool_)
+        nodes = roots, left, right, *by_side, value, np.zeros(size, np.uint64), no_sets
+        group = structure.holder[structure.roots[number] :][:size]
+        trees.append((nodes, np.array(tree.cover, np.float64), booster.output_of(number), group))
+
+    every = {
+        party: np.frombuffer(bits.get(party, b""), np.uint8).reshape(rows, structure.size(party))
+        for party in structure.parties
+    }
+    step = max(1, _SIDES // int(structure._leaves.max(initial=1)))
+
+    def explain(first: int) -> None:
+        part = slice(first, first + step)
+        told = {party: own[part] for party, own in every.items()}
+        for number, (nodes, cover, output, group) in enumerate(trees):
+            sides = structure.sides(number, told)
+            add_contributions(sides, nodes, cover, output, out[part], group)
+
+    threads.each(explain, range(0, rows, step))
+    return out if booster.loss.outputs > 1 else out[:, 0]

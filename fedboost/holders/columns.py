@@ -76,11 +76,14 @@ class Prediction:
         values: probabilities, or predicted values of other objectives, float64 [rows] or [rows, outputs].
         known: bool [feature holders, rows], True if the feature holder has the row's id. Feature holders are
             in the order of `Block.feature_holders`.
+        reasons: contribution of each party in `Terms.parties` to the margin (`reach.reasons`), float64 [rows,
+            parties + 1] or [rows, outputs, parties + 1]; None unless requested.
     """
 
     margins: Float64 = field(repr=False)
     values: Float64 = field(repr=False)
     known: Mask = field(repr=False)
+    reasons: Float64 | None = field(repr=False)
 
 
 class PredictionHolder(BaseHolder):
@@ -94,14 +97,15 @@ class PredictionHolder(BaseHolder):
         secret: bytes,
         model: Booster,
         nthread: int = 1,
+        explains: bool = False,
     ) -> None:
         """Read the rows, and check that the model fits them. Raises Refused if it does not. read, secret: see
-        `VerticalHolder`; model: the party's part of the model."""
+        `VerticalHolder`; model: the party's part of the model; explains: True to compute reasons."""
         super().__init__(terms, nthread)
         view, block = place_of(terms, name)
         self.prediction: Prediction | None = None
         """The result; set only at the label holder, once the rows are predicted."""
-        self._me, self._block = name, block
+        self._me, self._block, self._explains = name, block, explains
         self._holder = terms.parties.index(block.label_holder)
         if model.features != terms.columns.features:
             raise Refused(
@@ -175,7 +179,7 @@ class PredictionHolder(BaseHolder):
         times = self._alignment.rows_of_each(self._alignment.rows_at(query))
         known = np.repeat((yield from self._alignment.show(query)), times, axis=1)
         ends = np.concatenate([[0], np.cumsum(times)])
-        features, parts = self._features(order), list[Float64]()
+        features, parts, why = self._features(order), list[Float64](), list[Float64]()
         base = None if self._shard.base_margin is None else self._shard.base_margin[order]
         # All parties cut the same list into the same batches, and each feature holder relays its batches in
         # order. So memory is bounded by a batch, and a relay's position determines its rows. `ids` is a batch
@@ -189,12 +193,16 @@ class PredictionHolder(BaseHolder):
                     told = yield Receive(LEAF_BITS, other, each.size * size)
                     by_id = np.frombuffer(told, np.uint8).reshape(each.size, size)
                     bits[other] = np.repeat(by_id, each, axis=0).tobytes()
-            leaves = reach.joined(self._structure, bits, int(each.sum()), self._threads)
-            parts.append(reach.margins(self._model, leaves, None if base is None else base[batch]))
+            rows, own_base = int(each.sum()), None if base is None else base[batch]
+            leaves = reach.joined(self._structure, bits, rows, self._threads)
+            parts.append(reach.margins(self._model, leaves, own_base))
+            if self._explains:
+                why.append(reach.reasons(self._model, self._structure, bits, rows, own_base, self._threads))
         listed = np.concatenate(parts, axis=-1)
         margins, has = np.empty_like(listed), np.empty_like(known)
         margins[..., order], has[:, order] = listed, known
-        self.prediction = Prediction(margins, self._model.loss.predict(margins), has)
+        reasons = np.concatenate(why)[np.argsort(order)] if self._explains else None
+        self.prediction = Prediction(margins, self._model.loss.predict(margins), has, reasons)
 
     def _batches(self, rows: int) -> list[slice]:
         """Return the batches of rows whose leaf bits are relayed together, the same at all parties."""
@@ -545,6 +553,7 @@ def holder_for(
     nthread: int = 1,
     model_of: Callable[[Terms], Booster] | None = None,
     table_of: TableOf | None = None,
+    explains: bool = False,
 ) -> Callable[[Terms, bytes], Holder]:
     """Return a function (`Site.holder`) that creates the holder of a party's rows for given terms.
 
@@ -555,8 +564,9 @@ def holder_for(
         model_of: returns the party's part of the model that the session predicts with; raises Refused if the
             party does not have that model.
         table_of: returns the training table of the model that the session evaluates.
+        explains: True if a prediction also computes what each party contributes to it.
     """
-    own = HolderArguments(read, name, nthread, model_of, table_of)
+    own = HolderArguments(read, name, nthread, model_of, table_of, explains)
     return lambda terms, secret: HOLDERS[terms.task.name](own, terms, secret)
 
 
@@ -569,7 +579,8 @@ def _training(own: HolderArguments, terms: Terms, secret: bytes) -> Holder:
 def _predicting(own: HolderArguments, terms: Terms, secret: bytes) -> Holder:
     if own.model_of is None:
         raise Refused("model-missing", f"party {own.name} does not have any models to predict with")
-    return PredictionHolder(own.read, terms, own.name, secret, own.model_of(terms), own.nthread)
+    model = own.model_of(terms)
+    return PredictionHolder(own.read, terms, own.name, secret, model, own.nthread, own.explains)
 
 
 HOLDERS: dict[str, Callable[[HolderArguments, Terms, bytes], Holder]] = {

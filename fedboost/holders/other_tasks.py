@@ -385,6 +385,7 @@ class HolderArguments:
     nthread: int
     model_of: Callable[[Terms], Booster] | None
     table_of: TableOf | None
+    explains: bool
 
 
 OTHER_HOLDERS: dict[str, Callable[[HolderArguments, Terms, bytes], Holder]] = {

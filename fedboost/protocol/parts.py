@@ -124,6 +124,8 @@ def _with_numbers(trees: tuple[Tree, ...], numbers: bytes, constant: int) -> tup
         gain, cover, value = (column.tolist() for column in columns[3 * number : 3 * number + 3])
         if number >= constant and any(value[leaf] != tree.value[leaf] for leaf in tree.leaves):
             raise PeerError("part-leaves", f"the leaf values of tree {number} are not those sent before")
+        if min(cover) < 0:
+            raise PeerError("part-cover", f"the aggregator sent a negative cover for a node of tree {number}")
         complete.append(replace(tree, gain=gain, cover=cover, value=value))
     return float(score[0]), tuple(complete)
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from commands import done, start
 from processes import wait_until
-from pyarrow import csv
+from pyarrow import csv, parquet
 from sites import fedboost
 
 import fedboost as fb
@@ -133,6 +133,47 @@ def test_predictions_are_those_of_the_whole_model_on_all_columns(site):
     assert "own columns 3: customer, minutes, plan; other parties have 1 more" in audit
 
 
+def test_reasons_are_columns_beside_the_prediction(site):
+    _, folder, _, rows = site
+    end = predict(folder, "--keep", "name", "--reasons", "--out", folder / "r.csv", "--force")
+    assert end.code == 0, end.err
+    header, *lines = reader((folder / "r.csv").read_text().splitlines())
+    assert header == ["name", "prediction", "reason_bank", "reason_telco", "reason_bias"]
+    assert [line[0] for line in lines] == rows["name"]
+    values = np.array([line[1:] for line in lines], np.float64)
+    assert np.allclose(values[:, 0], 1 / (1 + np.exp(-values[:, 1:].sum(axis=1))), rtol=1e-9)
+    assert (np.abs(values[:, 1:]).max(axis=0) > 0).all()
+    assert np.unique(values[:, 3]).size == 1
+
+
+def test_reasons_of_classes_have_their_names(tmp_path):
+    draw, ids = np.random.default_rng(1), 100_000 + np.arange(300)
+    bank = {"customer": ids, "age": draw.normal(size=300), "default": draw.choice(["no", "late", "yes"], 300)}
+    telco = {"customer": ids, "minutes": draw.normal(size=300)}
+    columns = {"label": "default", "row_id": "customer", "numeric": ["age", "minutes"]}
+    columns |= {"classes": ["late", "no", "yes"], "held": {"telco": ["minutes"]}}
+    settings = {"objective": "multi:softprob", "num_class": 3, "columns": columns}
+    (tmp_path / "terms.toml").write_text(terms_to_toml(Terms.read({**TERMS, **settings})))
+    csv.write_csv(pa.table(bank), tmp_path / "bank.csv")
+    csv.write_csv(pa.table(telco), tmp_path / "telco.csv")
+    new = {"customer": ids[:200], "age": bank["age"][:200], "reason_bank_no": ids[:200]}
+    csv.write_csv(pa.table(new), tmp_path / "new.csv")
+    tables = {name: tmp_path / f"{name}.csv" for name in PARTIES}
+    with LocalCluster(tmp_path, tables, policy=POLICY, state=tmp_path / "state") as cluster:
+        where = "--aggregator", cluster.address, "--keys", cluster.keys / "analyst"
+        done("train", tmp_path / "terms.toml", *where, "--out", tmp_path / "model.json")
+        stop(cluster)
+        end = predict(tmp_path, "--keep", "reason_bank_no", "--reasons", "--out", tmp_path / "r.parquet")
+    assert end.code == 0, end.err
+    made = parquet.read_table(tmp_path / "r.parquet")
+    reasons = [f"reason_{name}_{kind}" for kind in columns["classes"] for name in (*PARTIES, "bias")]
+    reasons[reasons.index("reason_bank_no")] += "_"  # that name is taken
+    assert made.column_names == ["reason_bank_no", "prediction", *columns["classes"], *reasons]
+    values = np.array([column.to_numpy() for column in made.columns[2:]]).T
+    odds = np.exp(values[:, 3:].reshape(-1, 3, 3).sum(axis=2))
+    assert np.allclose(values[:, :3], odds / odds.sum(axis=1, keepdims=True), rtol=1e-9)
+
+
 @pytest.mark.parametrize(
     ("model", "table", "more", "words"),
     [
@@ -204,6 +245,8 @@ def test_options_for_other_parties_are_for_them_alone(site):
     assert (end.code, "only a part of a model, which cannot predict" in end.err) == (2, True)
     end = fedboost("predict", folder / "whole.json", folder / "new.csv", "--min-common-rows", 5)
     assert (end.code, "--min-common-rows only applies to joint predictions" in end.err) == (2, True)
+    end = fedboost("predict", folder / "whole.json", folder / "new.csv", "--reasons")
+    assert (end.code, "--reasons only applies to joint predictions; specify --party" in end.err) == (2, True)
 
 
 def test_a_site_whose_part_is_gone_says_so(site):

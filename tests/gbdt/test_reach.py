@@ -1,10 +1,14 @@
 """Prediction by parties that hold different columns: the whole model's, to the last bit."""
 
 import math
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
-from boosters import level_model, presence_model
+import xgboost
+from boosters import level_model, load, presence_model
+from explained import by_definition
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inprocess import randomly, run
@@ -13,7 +17,7 @@ from raised import raised
 from fedboost.errors import LocalProtocolError, PeerError
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.objectives.registry import make_objective
-from fedboost.gbdt.reach import Decisions, Structure, joined, margins
+from fedboost.gbdt.reach import Decisions, Structure, joined, margins, reasons
 from fedboost.gbdt.threads import BLOCK, Threads
 from fedboost.gbdt.tree import Tree
 from tests.gbdt.reference import reach as reference
@@ -75,15 +79,16 @@ def seen(trees, columns):
 
 
 @st.composite
-def cases(draw):
-    """A model, rows of it, and who holds each column."""
+def cases(draw, most=100):
+    """A model whose trees have at most so many leaves, rows of it, and who holds each column."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     by_level = draw(st.lists(st.booleans(), min_size=1, max_size=6))
     outputs, parallel = draw(st.sampled_from([1, 3])), draw(st.integers(1, 3))
     loss = make_objective("multi:softprob", {"num_class": "3"}) if outputs > 1 else None
     loss = loss or make_objective("binary:logistic", {"scale_pos_weight": "1"})
     rounds = draw(st.integers(0, 3))
-    sizes = st.sampled_from([1, 1, 2, 3, 8, 9, 31, 32, 33, 64, 65, 100])
+    counts = [1, 1, 2, 3, 8, 9, 20, 31, 32, 33, 64, 65, 100]
+    sizes = st.sampled_from([count for count in counts if count <= most])
     trees = [
         random_tree(rng, draw(sizes), by_level, draw(st.booleans()))
         for _ in range(rounds * outputs * parallel)
@@ -261,3 +266,93 @@ def test_bits_behind_the_last_leaf_open_none():
     structure, bits = shared_out([three_leaves()], np.zeros((1, 2), np.float32), [0, 1], PARTIES[:2])
     bits = {party: part | 0b11111000 for party, part in bits.items()}
     assert joined(structure, bits, 1).tolist() == [[3]]
+
+
+# ---- what each party contributes ------------------------------------------------------------------------
+
+
+def covered(rng, trees):
+    """The trees with covers that fit nothing, some of them 0."""
+    drawn = [np.where(rng.random(len(t.left)) < 0.1, 0, rng.exponential(size=len(t.left))) for t in trees]
+    return tuple(
+        replace(tree, cover=cover.astype(np.float32).tolist())
+        for tree, cover in zip(trees, drawn, strict=True)
+    )
+
+
+@given(cases(most=20), st.integers(0, 2**32))
+@settings(max_examples=40)
+def test_reasons_are_shapleys_values_of_the_parties(case, seed):
+    booster, X, parties, holders = case
+    booster = replace(booster, trees=covered(np.random.default_rng(seed), booster.trees))
+    structure, bits = shared_out(booster.trees, X, holders, parties)
+    found = reasons(booster, structure, bits, len(X))
+    shape = (len(X), booster.loss.outputs, len(parties) + 1)
+    assert found.shape == (shape if booster.loss.outputs > 1 else (shape[0], shape[2]))
+    for row in range(min(len(X), 3)):
+        due = by_definition(booster, X[row], holders, len(parties))
+        assert np.allclose(found[row], due, rtol=1e-12, atol=1e-12)
+    total = booster.margins(X).T
+    assert np.allclose(found.sum(axis=-1), total, rtol=1e-12, atol=1e-12)
+    base = np.linspace(-1, 1, len(X)).astype(np.float32)
+    if booster.loss.outputs == 1:
+        based = reasons(booster, structure, bits, len(X), base)
+        assert based[:, :-1].tolist() == found[:, :-1].tolist()
+        assert np.allclose(based.sum(axis=1), booster.margins(X, base), rtol=1e-12, atol=1e-12)
+
+
+def grown(label="binary", **settings):
+    """A model that grew on rows with missing values and levels, and the rows."""
+    rng = np.random.default_rng(3)
+    X = np.column_stack([rng.normal(size=(600, 2)), rng.integers(0, 3, 600), rng.integers(0, 12, 600)])
+    y = np.isin(X[:, 3], [1, 4, 7]) + 0.5 * (X[:, 2] == 2) + 0.2 * X[:, 0] - 0.1 * X[:, 1]
+    y = np.digitize(y, [0.2, 0.7]) if label == "classes" else y > 0.6
+    X[rng.random(X.shape) < 0.1] = np.nan
+    settings = {"rounds": 4, "max_depth": 4, "levels": (3, 12), **settings}
+    X = X.astype(np.float32)
+    return run(X, y.astype(np.float32), randomly(600, 2), **settings).booster, X
+
+
+SOFTMAX = {"label": "classes", "objective": "multi:softprob", "num_class": 3}
+FOREST = {"num_parallel_tree": 3, "subsample": 0.5, "colsample_bynode": 0.6}
+
+
+@pytest.mark.parametrize("kind", [{}, FOREST, SOFTMAX, SOFTMAX | FOREST], ids=str)
+def test_reasons_of_parties_with_a_column_each_are_those_of_the_columns(kind):
+    booster, X = grown(**kind)
+    assert any(any(tree.categories) for tree in booster.trees)
+    structure, bits = shared_out(booster.trees, X, [0, 1, 2, 3])
+    found = reasons(booster, structure, bits, len(X))
+    assert found.tolist() == booster.contributions(X).tolist()
+    kinds = {"feature_types": ["q", "q", "c", "c"], "enable_categorical": True}
+    rows = xgboost.DMatrix(X, feature_names=list(booster.features), **kinds)
+    theirs = load(booster.to_xgboost()).predict(rows, pred_contribs=True)
+    assert np.abs(found - theirs).max() <= 1e-5 * np.abs(theirs).max()
+
+
+@pytest.mark.parametrize("holders", [[0, 0, 1, 1], [0, 1, 2, 1], [3, 0, 1, 2], [1, 1, 1, 1]], ids=str)
+@pytest.mark.parametrize("kind", [{}, FOREST, SOFTMAX], ids=str)
+def test_reasons_of_a_grown_model_are_shapleys_values(holders, kind):
+    """The covers fit the trees here, and a party splits again and again by several columns."""
+    booster, X = grown(**kind, max_depth=5)
+    structure, bits = shared_out(booster.trees, X, holders)
+    found = reasons(booster, structure, bits, len(X))
+    for row in range(4):
+        due = by_definition(booster, X[row], holders, len(PARTIES))
+        assert np.allclose(found[row], due, rtol=1e-12, atol=1e-12)
+    silent = {*range(len(PARTIES))} - {*holders}
+    assert not found[..., [*silent]].any()
+    assert found[..., holders].any()
+
+
+def test_reasons_depend_on_no_other_row_and_on_no_threads(monkeypatch):
+    booster, X = grown()
+    structure, bits = shared_out(booster.trees, X, [0, 0, 1, 2])
+    explained = partial(reasons, booster, structure)
+    found = explained(bits, len(X))
+    assert explained(bits, len(X), threads=Threads(2)).tolist() == found.tolist()
+    for cells in (1, 1000):
+        monkeypatch.setattr("fedboost.gbdt.reach._SIDES", cells)
+        assert explained(bits, len(X), threads=Threads(2)).tolist() == found.tolist()
+    one = {party: own[7:8] for party, own in bits.items()}
+    assert explained(one, 1).tolist() == found[7:8].tolist()

@@ -6,6 +6,7 @@ from kernel_cases import random_tree
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.objectives.built_in import SquaredError
 from fedboost.gbdt.tree import NO_CHILD, Tree
+from tests.gbdt.reference import shap
 
 VALUES = np.array([-2, -1, -0.0, 0, 0.1, 0.25, 1, 3, 63, 200, 256, np.nan], np.float32)
 
@@ -42,3 +43,18 @@ def chain(depth, features):
         tree.missing_left[at] = level % 2 == 0
         at = left
     return tree
+
+
+def by_definition(booster, row, holders, parties):
+    """What each party contributes to each output of a row, and the bias: over all subsets of the parties,
+    from the decisions themselves."""
+    out = np.zeros((booster.loss.outputs, parties + 1))
+    out[:, -1] = booster.constant
+    for number, tree in enumerate(booster.trees):
+        levels = [{c for c in range(256) if sets >> c & 1} for sets in tree.categories]
+        test = [own or threshold for own, threshold in zip(levels, tree.threshold, strict=True)]
+        right = [left + 1 for left in tree.left]
+        columns = tree.left, right, tree.feature, test, tree.missing_left, tree.value, tree.cover
+        values = shap.shapley_values(row, [*zip(*columns, strict=True)], [*holders, parties - 1])
+        out[booster.output_of(number)] += np.array(values, np.float64)
+    return out if booster.loss.outputs > 1 else out[0]

@@ -71,11 +71,10 @@ def models_of(terms, setting):
     return {party: told_of(trained(setting), terms, party) for party in terms.parties}
 
 
-def due(layout, setting, tables, ids=int):
-    """What the whole model says of the label holder's rows, where each feature holder has the ids that are in
-    its table: margins, and who has which. ids: reads an id."""
-    terms = terms_of(columns={"base_margin": "margin"})
-    columns = to_shard(everyone(), terms, "pooled")
+def joined(layout, tables, ids=int):
+    """The columns of the label holder's rows, where each feature holder has the ids that are in its table;
+    their base margins; and who has which. ids: reads an id."""
+    columns = to_shard(everyone(), terms_of(columns={"base_margin": "margin"}), "pooled")
     rows = [ids(i) for i in tables["bank"]["id"].to_pylist()]
     features = np.stack(columns.columns, axis=1)[rows]
     numbers = {name: number for number, name in enumerate((*NUMERIC, "colour"))}
@@ -85,8 +84,13 @@ def due(layout, setting, tables, ids=int):
         known.append([row in own for row in rows])
         for name in names:
             features[~np.array(known[-1]), numbers[name]] = np.nan
-    base = columns.base_margin[rows] if setting == "base margins" else None
-    return trained(setting).margins(features, base), np.array(known)
+    return features, columns.base_margin[rows], np.array(known)
+
+
+def due(layout, setting, tables, ids=int):
+    """What the whole model says of these rows: margins, and who has which."""
+    features, base, known = joined(layout, tables, ids)
+    return trained(setting).margins(features, base if setting == "base margins" else None), known
 
 
 class Predicting(Apart):

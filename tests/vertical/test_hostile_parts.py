@@ -64,6 +64,7 @@ OTHER_SCORE = "the base score differs from the base score sent at the start"
         (20, np.nan, {}, NOT_FINITE),
         (0, 0.3, {"base_score": 0.4}, OTHER_SCORE),
         (0, 0.3, BASED, OTHER_SCORE),
+        (2, -1.0, BASED, "the aggregator sent a negative cover for a node of tree 0"),
         (3, 0.3, BASED, OTHER_SCORE),  # gain, cover and value of the leaf that is the constant
     ],
 )

@@ -6,11 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
+import xgboost
+from explained import by_definition
 from pyarrow import csv, parquet
 from raised import raised
 
 import fedboost as fb
 from fedboost.boosting.queries import ids as queries
+from fedboost.gbdt import reach
 from fedboost.gbdt.reach import Structure
 from fedboost.holders.alignment import CHECK, KNOWN
 from fedboost.holders.columns import LEAF_BITS
@@ -21,7 +24,8 @@ from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.local.simulation import run_prediction
 from fedboost.runtime.signed_model import signed_model_of
 from tests.helpers.apart_sessions import NOW
-from tests.helpers.columns_apart import terms_of
+from tests.helpers.boosters import load
+from tests.helpers.columns_apart import NUMERIC, terms_of
 from tests.helpers.predictions import (
     FEWEST,
     MODEL,
@@ -29,6 +33,7 @@ from tests.helpers.predictions import (
     SETTINGS,
     Predicting,
     due,
+    joined,
     models_of,
     tables_of,
     terms_for,
@@ -142,6 +147,71 @@ def test_rows_to_predict_have_no_labels():
     assert shard.label.size == 0
     assert shard.rows == tables["bank"].num_rows
     assert shard.base_margin.size == shard.rows
+
+
+# ---- what each party contributes ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "layout"),
+    [
+        *((setting, "three holders") for setting in SETTINGS),
+        *(("logistic", layout) for layout in OTHERS if layout != "three holders"),
+        ("base margins", "no own columns"),
+        ("classes", "two holders"),
+    ],
+)
+def test_reasons_are_shapleys_values_of_the_parties_and_add_up_to_the_margin(setting, layout):
+    tables = tables_of(layout)
+    prediction = predicted(layout, setting, tables, reasons=True)
+    margins, known = due(layout, setting, tables)
+    assert same(prediction, margins, known)
+    parties, held = [*tables], OTHERS[layout].held
+    several = [3] * (margins.ndim == 2)
+    assert prediction.reasons.shape == (margins.shape[-1], *several, len(parties) + 1)
+    assert prediction.reasons.dtype == np.float64
+    assert np.allclose(prediction.reasons.sum(axis=-1), margins.T, rtol=1e-12, atol=1e-12)
+    by_name = {name: party for party, names in held.items() for name in names}
+    holders = [parties.index(by_name.get(name, "bank")) for name in (*NUMERIC, "colour")]
+    features, base, _ = joined(layout, tables)
+    for row in [0, *np.flatnonzero(~known.all(axis=0))[:2].tolist()]:
+        ours = by_definition(trained(setting), features[row], holders, len(parties))
+        if setting == "base margins":
+            ours[-1] += base[row] - trained(setting).constant
+        assert np.allclose(prediction.reasons[row], ours, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("setting", ["logistic", "classes", "forest"])
+def test_reasons_of_holders_with_one_column_each_are_xgboosts_contributions(setting):
+    tables, model = tables_of("one a column"), trained(setting)
+    found = predicted("one a column", setting, tables, reasons=True).reasons
+    features, *_ = joined("one a column", tables)
+    assert not found[..., 0].any()  # the bank has no column
+    assert found[..., 1:].tolist() == model.contributions(features).tolist()
+    kinds = {"feature_types": [*["q"] * len(NUMERIC), "c"], "enable_categorical": True}
+    rows = xgboost.DMatrix(features, feature_names=list(model.features), **kinds)
+    theirs = load(model.to_xgboost()).predict(rows, pred_contribs=True)
+    assert np.abs(found[..., 1:] - theirs).max() <= 1e-5 * np.abs(theirs).max()
+
+
+@pytest.mark.parametrize("settings", [{"seed": 5}, {"nthread": 2}])
+def test_reasons_depend_on_no_order_of_messages_and_on_no_threads(settings):
+    one, other = (predicted("three holders", "forest", reasons=True, **more) for more in ({}, settings))
+    assert one.reasons.tolist() == other.reasons.tolist()
+
+
+def test_reasons_are_computed_only_when_asked_for(monkeypatch):
+    asked = predicted("three holders", "logistic", reasons=True)
+    monkeypatch.setattr(reach, "reasons", None)
+    plain = predicted("three holders", "logistic")
+    assert plain.reasons is None
+    assert plain.margins.tobytes() == asked.margins.tobytes()
+
+
+def test_reasons_follow_the_rows_in_batches(monkeypatch):
+    whole = predicted("three holders", "forest", reasons=True).reasons
+    monkeypatch.setattr(queries, "BATCH_BYTES", 100)
+    assert predicted("three holders", "forest", reasons=True).reasons.tolist() == whole.tolist()
 
 
 # ---- turns and bytes ------------------------------------------------------------------------------------

@@ -125,7 +125,10 @@ def test_a_prediction_is_that_of_the_left_joined_table(monkeypatch, layout, batc
     asked = {**tables, "bank": tables["bank"].drop_columns(["y", "held_out"])}
     assert left.num_rows > inner.num_rows > pc.count_distinct(inner["id"]).as_py()
     whole = train_pooled(inner).model
-    assert np.array_equal(fb.predict_jointly(parts, asked), whole.predict(left))
+    predicted, reasons = fb.predict_jointly(parts, asked, reasons=True)
+    assert np.array_equal(predicted, whole.predict(left))
+    if layout == LAYOUTS["one a column"]:
+        assert np.array_equal(reasons[:, 1:], whole.shap_values(left))
     asked["bank"] = asked["bank"].slice(0, 80)
     assert np.array_equal(fb.predict_jointly(parts, asked), whole.predict(left.slice(0, 80)))
 

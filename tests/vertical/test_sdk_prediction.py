@@ -30,6 +30,36 @@ def test_parties_predict_together_what_the_whole_model_predicts(trained):
     assert np.isfinite(predicted).all()
 
 
+@pytest.mark.parametrize("label", ["binary", "classes"])
+def test_reasons_are_asked_for(label):
+    settings = {"objective": "multi:softprob", "num_class": 3} if label == "classes" else {}
+    tables, _ = scattered(LAYOUT, pooled(label=label))
+    parts = fb.simulate(matched(LAYOUT, model="parties", **settings), tables).party_models
+    predicted, reasons = fb.predict_jointly(parts, tables, reasons=True)
+    assert predicted.tolist() == fb.predict_jointly(parts, tables).tolist()
+    rows = len(tables["bank"]["id"])
+    assert reasons.shape == ((rows, 3, 4) if settings else (rows, 4))
+    assert (np.abs(reasons).max(axis=0) > 0).all()
+    margins = reasons.sum(axis=-1)
+    odds = np.exp(margins)
+    due = odds / odds.sum(axis=1, keepdims=True) if settings else odds / (1 + odds)
+    assert np.allclose(predicted, due, rtol=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{"protection": "paillier", "key_bits": 2048}, {"alone_rounds": 2}])
+def test_every_label_holder_is_told_covers(settings):
+    """Also where gradients are encrypted, and where the first trees are the label holder's alone."""
+    tables, _ = scattered(LAYOUT, pooled(150))
+    settings = {"rounds": 3, "max_depth": 2, "max_bin": 8, "min_common_rows": 50, **settings}
+    result = fb.simulate(matched(LAYOUT, model="parties", **settings), tables)
+    covers = [tree.cover for tree in result.party_models["bank"].booster.trees]
+    assert covers == [tree.cover for tree in result.model.booster.trees]
+    assert all(min(own) > 0 for own in covers)
+    predicted, reasons = fb.predict_jointly(result.party_models, tables, reasons=True)
+    assert np.allclose(predicted, 1 / (1 + np.exp(-reasons.sum(axis=1))), rtol=1e-9)
+
+
 def test_what_lacks_is_named(trained):
     result, tables = trained
     parts = {name: part for name, part in result.party_models.items() if name != "telco"}

@@ -279,6 +279,7 @@ def exit_leaves(open_, byte_ends, leaf_ends, nodes, leaf):
 # k + m + 1 features (G. Owen, "Multilinear extensions of games", 1972). TreeSHAP (S. Lundberg et al., 2020)
 # keeps a weight for each number of known features instead. With d distinct features on a path the polynomial
 # has degree d - 1, and p points are exact up to degree 2 p - 1, so d / 2 points suffice.
+# Features may be known in groups, like the columns of a party: below, a group takes the place of a feature.
 
 
 _TOGETHER = 64
@@ -322,14 +323,14 @@ def depth_of(roots, left):
 
 
 @loop
-def _edges(left, right, feature, cover):
+def _edges(left, right, group, cover):
     """List the edges of a tree in depth-first order, left first. Returns six arrays with an entry for each
     edge.
 
     begin, end: the nodes that the edge connects. depth: number of edges from the root to `end`. again: the
-    nearest edge above with the same feature, or -1. share: fraction of the training rows at `begin` that pass
+    nearest edge above with the same group, or -1. share: fraction of the training rows at `begin` that pass
     the edge; 1/2 if there are no such rows. product: share of the edge times the shares of all edges above
-    with the same feature."""
+    with the same group."""
     edges = left.size - 1
     begin, end, depth = np.empty(edges, np.int64), np.empty(edges, np.int64), np.empty(edges, np.int64)
     again, share, product = np.full(edges, -1, np.int64), np.empty(edges), np.empty(edges)
@@ -352,10 +353,10 @@ def _edges(left, right, feature, cover):
         depth[edge] = depth[edge_to[above]] + 1 if above > 0 else 1
         rows = cover[left[above]] + cover[right[above]]
         share[edge] = product[edge] = cover[node] / rows if rows > 0.0 else 0.5
-        # Find the nearest edge above whose begin splits by the same feature: a walk up the path, so this
+        # Find the nearest edge above whose begin splits by the same group: a walk up the path, so this
         # takes edges times depth, once per tree and block of rows. Edges into `at` begin at parent[at].
         at = above
-        while at > 0 and feature[parent[at]] != feature[above]:
+        while at > 0 and group[parent[at]] != group[above]:
             at = parent[at]
         if at > 0:
             again[edge] = edge_to[at]
@@ -418,13 +419,14 @@ def _add_tree(
     set_of,
     sets,
     cover,
+    group,
     points,
     weights,
     out,
 ):
     """Add the contributions of one tree to `out`, like `add_contributions`. columns: float32 [F, N or more],
     the features, with N rounded up to a multiple of _TOGETHER."""
-    begin, end, depth, again, share, product = _edges(left, right, feature, cover)
+    begin, end, depth, again, share, product = _edges(left, right, group, cover)
     out[:, -1] += _mean(left, value, begin, end, share)
     change, adds = _factors(again, share, product, points, weights)
     levels = (depth.max() if depth.size else 0) + 1
@@ -442,14 +444,14 @@ def _add_tree(
         # level above. Products are kept by level, so that nothing has to be divided out again.
         for edge in range(begin.size):
             while at >= depth[edge]:
-                _leave(stands[at], adds[way[at]], below[at], below[at - 1], feature[begin[way[at]]], block)
+                _leave(stands[at], adds[way[at]], below[at], below[at - 1], group[begin[way[at]]], block)
                 at -= 1
             at += 1
             way[at] = edge
             node = begin[edge]
             x = columns[feature[node], first : first + _TOGETHER]
-            # The edge above with this feature is on the path, so its state is at its level. stands[0] is
-            # always _ALONG: for the first edge of a feature, nothing above has turned the row away.
+            # The edge above with this group is on the path, so its state is at its level. stands[0] is
+            # always _ALONG: for the first edge of a group, nothing above has turned the row away.
             earlier = stands[depth[again[edge]] if again[edge] >= 0 else 0]
             _go_left(x, node, threshold, default_left, set_of, sets, lefts)
             for i in range(_TOGETHER):
@@ -458,7 +460,7 @@ def _add_tree(
             leaf = value[end[edge]] if left[end[edge]] < 0 else 0.0
             _enter(stands[at], change[edge], products[at - 1], products[at], leaf, below[at])
         while at > 0:
-            _leave(stands[at], adds[way[at]], below[at], below[at - 1], feature[begin[way[at]]], block)
+            _leave(stands[at], adds[way[at]], below[at], below[at - 1], group[begin[way[at]]], block)
             at -= 1
 
 
@@ -487,7 +489,7 @@ def _enter(stands, change, above, products, leaf, below):
 
 
 @loop
-def _leave(stands, adds, below, above, feature, out):
+def _leave(stands, adds, below, above, group, out):
     # The factor is the same for all leaves below the edge: one product per edge and point, not per leaf.
     contribution = np.zeros(_TOGETHER)
     for q in range(adds.shape[1]):
@@ -496,7 +498,7 @@ def _leave(stands, adds, below, above, feature, out):
             contribution[i] += below[q, i] * _select(stands[i], along, off, away)
             above[q, i] += below[q, i]
     for i in range(out.shape[0]):
-        out[i, feature] += contribution[i]
+        out[i, group] += contribution[i]
 
 
 @loop
@@ -512,23 +514,25 @@ def add_contributions(
     set_of,
     sets,
     cover,
+    group,
     points,
     weights,
     output,
     out,
 ):
-    """Compute the SHAP values of one output (the contribution of each feature to its margin), and add them to
-    out[:, output].
+    """Compute the SHAP values of one output (the contribution of each group of features to its margin), and
+    add them to out[:, output].
 
     Args:
         features: float32 [N, F], NaN if missing.
         roots, left, right, feature, threshold, default_left, value, set_of, sets: node columns (see the
             module docstring).
         cover: float64 [nodes], sum of hessians.
+        group: int64 [nodes], the group of the node's feature, below G. If each feature is a group, `feature`.
         points, weights: float64 [points], Gauss-Legendre quadrature from 0 to 1. The number of points must be
-            at least half the depth of the trees.
+            at least half the depth of the trees, or half of G.
         output: index of the output.
-        out: float64 [N, outputs, F + 1], updated in place. The last column receives the sum of leaf values
+        out: float64 [N, outputs, G + 1], updated in place. The last column receives the sum of leaf values
             that is expected if no feature is known.
     """
     rows, width = features.shape
@@ -552,6 +556,7 @@ def add_contributions(
                 set_of[begin:end],
                 sets,
                 cover[begin:end],
+                group[begin:end],
                 points,
                 weights,
                 out[first : first + step, output],

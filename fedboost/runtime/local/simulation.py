@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 from fedboost.boosting.state import INITIAL_STATE
 from fedboost.errors import ConfigError, DurabilityError
@@ -295,9 +295,27 @@ def _deliver(outbox: Outbox, nodes: Mapping[str, _Node], meter: Meter) -> list[s
 # ---- Predictions of rows whose columns are at different parties -----------------------------------------
 
 
+@overload
 def predict_jointly(
-    party_models: Mapping[str, PartyModel], tables: Mapping[str, Any], min_common_rows: int | None = None
-) -> Float64:
+    party_models: Mapping[str, PartyModel],
+    tables: Mapping[str, Any],
+    min_common_rows: int | None = None,
+    reasons: Literal[False] = False,
+) -> Float64: ...
+@overload
+def predict_jointly(
+    party_models: Mapping[str, PartyModel],
+    tables: Mapping[str, Any],
+    min_common_rows: int | None = None,
+    *,
+    reasons: Literal[True],
+) -> tuple[Float64, Float64]: ...
+def predict_jointly(
+    party_models: Mapping[str, PartyModel],
+    tables: Mapping[str, Any],
+    min_common_rows: int | None = None,
+    reasons: bool = False,
+) -> Float64 | tuple[Float64, Float64]:
     """Predict the label holder's rows in this process, with the model parts of all parties.
 
     `fedboost predict --party` does the same over the network.
@@ -307,9 +325,12 @@ def predict_jointly(
         tables: party -> its table, in any form that `simulate` accepts, with the party's columns and the row
             ids. If a table lacks an id, the party's columns count as missing for that row.
         min_common_rows: minimum number of ids that each party must share (default: as in training).
+        reasons: True to also return what each party's columns contribute to each row's margin.
 
     Returns:
-        float64 [rows], or [rows, classes] for multi:softprob, in the order of the label holder's table.
+        float64 [rows], or [rows, classes] for multi:softprob, in the order of the label holder's table. With
+            `reasons`, a pair: these predictions, and the SHAP values of parties, float64 [rows, parties + 1],
+            or [rows, classes, parties + 1]. Parties are in the order of the terms, the bias is last.
 
     Raises:
         ConfigError: model parts or tables are missing or cannot be used.
@@ -328,11 +349,17 @@ def predict_jointly(
     tables = {name: as_table(table) for name, table in tables.items()}
     agreed = terms_to_predict(first, rows_to_predict(tables[holder], first.terms), min_common_rows)
     models = {name: part.booster for name, part in party_models.items()}
-    return run_prediction(agreed, models, tables).values
+    done = run_prediction(agreed, models, tables, reasons=reasons)
+    return done.values if done.reasons is None else (done.values, done.reasons)
 
 
 def run_prediction(
-    terms: Terms, models: Mapping[str, Booster], tables: Mapping[str, Any], seed: int = 0, nthread: int = 1
+    terms: Terms,
+    models: Mapping[str, Booster],
+    tables: Mapping[str, Any],
+    seed: int = 0,
+    nthread: int = 1,
+    reasons: bool = False,
 ) -> Prediction:
     """Run a prediction session in this process, and return the predictions of all rows of the label holder.
 
@@ -340,6 +367,7 @@ def run_prediction(
         terms: terms under which the model was trained, with `predict_with` and `predict_rows` set.
         models: party -> the trees that it received in training.
         tables, seed, nthread: the same as for `simulate`. Tables must contain the row ids.
+        reasons: as for `predict_jointly`.
 
     Raises:
         ConfigError: the terms are for training, or the model or table of a party is missing.
@@ -360,7 +388,7 @@ def run_prediction(
 
     def holder_of(name: str) -> Callable[[Terms, bytes], Holder]:
         reader = reader_of(tables[name], terms, name)
-        make = holder_for(reader, name, nthread, lambda terms: models[name])
+        make = holder_for(reader, name, nthread, lambda terms: models[name], explains=reasons)
 
         def hold(terms: Terms, secret: bytes) -> Holder:
             held[name] = make(terms, secret)

@@ -581,11 +581,13 @@ class PredictingNode(PartyNode):
     """The label holder as a party in a prediction session that it requests itself. config: the site's
     configuration, whose `data` is the table to predict."""
 
-    def __init__(self, config: PartyConfig, log: Any, bundle: Bundle | None, model: PartyModel) -> None:
+    def __init__(
+        self, config: PartyConfig, log: Any, bundle: Bundle | None, model: PartyModel, explains: bool
+    ) -> None:
         if memory_path(config).parent.exists():
             check_alone(memory_path(config), config.party, "; stop `fedboost party` first")
         super().__init__(config, log, bundle)
-        self._model = model
+        self._model, self._explains = model, explains
         self._made: list[Holder] = []
         self.terms = model.terms
 
@@ -623,7 +625,8 @@ class PredictingNode(PartyNode):
 
     def _holder(self) -> Callable[[Terms, bytes], Holder]:
         name, nthread = self._config.party, self._config.nthread
-        make = holder_for(self._rows.read, name, nthread, lambda terms: self._model.booster)
+        model, explains = self._model.booster, self._explains
+        make = holder_for(self._rows.read, name, nthread, lambda terms: model, explains=explains)
 
         def hold(terms: Terms, secret: bytes) -> Holder:
             self._made.append(make(terms, secret))
@@ -640,6 +643,7 @@ def predict_with_parties(
     wait: float,
     min_common_rows: int | None = None,
     on_waiting: OnWaiting | None = None,
+    reasons: bool = False,
 ) -> Prediction:
     """Predict the rows of the label holder's table together with the other parties of the model.
 
@@ -651,6 +655,7 @@ def predict_with_parties(
         wait: seconds to wait for an aggregator that does not answer.
         min_common_rows: value for the terms; None for the value used in training.
         on_waiting: called with the parties that the session is waiting for.
+        reasons: True to also compute what each party contributes to each prediction.
 
     Raises:
         ConfigError: the model or the table does not fit, or the aggregator cannot be reached.
@@ -664,7 +669,7 @@ def predict_with_parties(
             f"only label holder {holder} can predict, with its own part of the model, but this is {whose}, "
             f"and the site's file is for {config.party}",
         )
-    node = PredictingNode(config, log, bundle, model)
+    node = PredictingNode(config, log, bundle, model, reasons)
     try:
         terms = node.ask_for(min_common_rows)
         training = Connection(config.direct_address, bundle).train(terms, wait, on_waiting)
