@@ -1,0 +1,414 @@
+"""Scores of single rows, at once: the label holder asks, and the other parties of a model answer with leaf
+bits. Rows are found by an oblivious pseudorandom function of their ids, so there is no matching per request.
+
+1. Both ends greet each other, signed, with fresh keys (`Link`). All later messages are sealed under them.
+2. Once per model and table: the feature holder sends its ids as points, multiplied by its secret, the label
+   holder multiplies them by its own, and the feature holder stores tokens (short hashes) of the result with
+   the numbers of its rows (`TokenTable`).
+3. For each request, the label holder sends its ids as points, multiplied by its secret. The feature holder
+   multiplies them by its own, looks up the tokens, and sends the leaf bits of these rows. An id that it does
+   not have is answered as a row of missing values, with as many bytes.
+
+Guarantees: margins equal those of the whole model, to the last bit. A request costs one round trip. The label
+holder receives no id, and no product that it could compare with ids of its own. With a token table and only
+one of the two secrets, an id cannot be found in it by guessing.
+Not guaranteed: the feature holder learns which of its people are scored, and when. The label holder may guess
+from leaf bits whether the feature holder has an id, so a request for one row is a look-up (`Meter`).
+Raises: PeerError for messages that are not authentic, out of order or malformed; Refused for requests beyond
+a limit."""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from fedboost.boosting.queries.base import view_of
+from fedboost.errors import PeerError, Refused
+from fedboost.fixedpoint import Float32, Float64, Int64
+from fedboost.gbdt import reach
+from fedboost.gbdt.booster import Booster
+from fedboost.gbdt.reach import Decisions, Structure
+from fedboost.gbdt.threads import Threads
+from fedboost.holders.shard import RowIds, Shard
+from fedboost.privacy import packing
+from fedboost.privacy.identity import identify, verify
+from fedboost.privacy.packing import RandomBytes, number
+from fedboost.privacy.pairwise import derive
+from fedboost.privacy.points import POINT_BYTES, check_points, multiply, points_of, tokens_of
+from fedboost.protocol.key_exchange import PARTY, Credentials
+from fedboost.terms.terms import Terms
+
+# ---- A sealed link between two parties, for one model ---------------------------------------------------
+# Guarantees: keys are fresh in each direction, and known only to the owners of the two certificates. A
+# message is accepted once, and in the order in which it was sent. A greeting that someone repeats leads to
+# keys that only its first sender could have computed.
+
+_DOMAIN = b"fedboost/1/score"
+_NONCE_BYTES = 12
+
+
+class Link:
+    """One end of a link: first `greeting` is sent, then the other end's passed to `meet`.
+
+    me, peer: names of the parties; asks: True at the label holder; model: id of the model; draw: source of
+    cryptographic randomness."""
+
+    def __init__(
+        self, me: str, peer: str, asks: bool, model: bytes, credentials: Credentials, draw: RandomBytes
+    ) -> None:
+        self.peer = peer
+        self._me, self._asks, self._model, self._credentials = me, asks, model, credentials
+        self._secret = X25519PrivateKey.from_private_bytes(draw(32))
+        public, signer = self._secret.public_key().public_bytes_raw(), credentials.signer
+        signature = signer.sign(_greeted(me, peer, model, public, signer.certificate))
+        self.greeting = packing.pack(public, signer.certificate, signature)
+        self._keys: tuple[AESGCM, AESGCM] | None = None
+        self._sent = self._received = 0
+
+    def __repr__(self) -> str:
+        return f"Link({self._me!r}, {self.peer!r})"
+
+    def meet(self, greeting: bytes) -> None:
+        """Derive the keys from the other end's greeting. Raises PeerError if it is not the peer's."""
+        credentials, fields = self._credentials, packing.unpack(greeting)
+        if len(fields) != 3 or len(fields[0]) != 32:
+            raise PeerError("greeting-invalid", f"the greeting of party {self.peer} is malformed")
+        public, certificate, signature = fields
+        known = identify(certificate, credentials.roots, credentials.clock(), credentials.denied)
+        if (known.role, known.name) != (PARTY, self.peer):
+            raise PeerError(
+                "greeting-other-party",
+                f"the greeting was signed by {known.role} {known.name}, not by party {self.peer}",
+            )
+        verify(known, _greeted(self.peer, self._me, self._model, public, certificate), signature)
+        try:
+            shared = self._secret.exchange(X25519PublicKey.from_public_bytes(public))
+        except ValueError:
+            raise PeerError("greeting-invalid", f"the key of party {self.peer} is invalid") from None
+        both = [hashlib.sha256(one).digest() for one in (self.greeting, greeting)]
+        about = self._model, *(both if self._asks else reversed(both))
+        ways = [AESGCM(derive(shared, _DOMAIN + way, *about)) for way in (b"/ask", b"/answer")]
+        self._keys = (ways[0], ways[1]) if self._asks else (ways[1], ways[0])
+
+    def seal(self, content: bytes) -> bytes:
+        assert self._keys is not None
+        self._sent += 1
+        return self._keys[0].encrypt(self._sent.to_bytes(_NONCE_BYTES), content, None)
+
+    def open(self, sealed: bytes) -> bytes:
+        """Decrypt the next message. Raises PeerError if it is not the one that the peer sealed next."""
+        if self._keys is None:
+            raise PeerError("greeting-missing", f"party {self.peer} sent a message before its greeting")
+        self._received += 1
+        try:
+            return self._keys[1].decrypt(self._received.to_bytes(_NONCE_BYTES), sealed, None)
+        except InvalidTag:
+            raise PeerError(
+                "link-not-authentic",
+                f"a message of party {self.peer} was changed, repeated or left out on its way",
+            ) from None
+
+
+def _greeted(sender: str, receiver: str, model: bytes, public: bytes, certificate: bytes) -> bytes:
+    """Return the text that the sender of a greeting signs."""
+    names = sender.encode(), receiver.encode()
+    return packing.pack(_DOMAIN, *names, model, public, hashlib.sha256(certificate).digest())
+
+
+# ---- Messages -------------------------------------------------------------------------------------------
+#     label holder                            feature holder
+#     HELLO(commitment of its secret)   ->
+#                                       <-    LIST(all, points), ...     if it has no table for this secret
+#     MULTIPLIED(points), ...           ->
+#                                       <-    READY(leaf bits of a row of missing values)
+#     ASK(number, points)               ->
+#                                       <-    ANSWER(number, leaf bits) or REFUSAL(number, code, sentence)
+
+HELLO, LIST, MULTIPLIED, READY, ASK, ANSWER, REFUSAL = b"HLMRAWF"
+MAX_POINTS = 8192
+"""Maximum number of points in a message, a quarter of a megabyte."""
+
+
+def message(kind: int, *fields: bytes) -> bytes:
+    return bytes([kind]) + packing.pack(*fields)
+
+
+def fields_of(content: bytes, kind: int, count: int, sender: str) -> list[bytes]:
+    """Return the fields of a message. Raises PeerError unless it is of this kind, with `count` fields."""
+    if content[:1] != bytes([kind]) or len(fields := packing.unpack(content[1:])) != count:
+        raise PeerError("score-message", f"party {sender} sent a message that is not due")
+    return fields
+
+
+def _refusal(about: bytes, error: Refused) -> bytes:
+    return message(REFUSAL, about, error.code.encode(), error.public.encode())
+
+
+def parts_of(points: bytes) -> Iterator[bytes]:
+    """Yield consecutive parts of a list, each short enough for a message."""
+    step = MAX_POINTS * POINT_BYTES
+    yield from (points[begin : begin + step] for begin in range(0, len(points), step))
+
+
+# ---- The feature holder: its token table, and its answers -----------------------------------------------
+
+
+class Meter(Protocol):
+    """Counts what a feature holder answers."""
+
+    fewest: int
+    """Minimum number of ids of a request that the feature holder has; 1 allows requests for single rows."""
+
+    def charge(self, ids: int) -> None:
+        """Record that a request about so many ids is being answered, durably. Raises Refused if it exceeds a
+        limit."""
+
+    def list_ids(self) -> None:
+        """Record that a list of this party's ids is being sent. Raises Refused if it was sent too often."""
+
+
+class TokenTable(NamedTuple):
+    """Rows of a feature holder by token.
+
+    tokens: sorted, 16 bytes each; rows: number of the row of each token, int64; made_for: hash of everything
+    that the table depends on: the ids in order, the feature holder's secret, and the commitment to the label
+    holder's."""
+
+    tokens: npt.NDArray[np.bytes_]
+    rows: Int64
+    made_for: bytes
+
+    @classmethod
+    def of(cls, products: bytes, made_for: bytes) -> "TokenTable":
+        """Create the table from the points of all ids, in the order of the rows, multiplied by both
+        secrets."""
+        tokens = _as_keys(products)
+        order = np.argsort(tokens, kind="stable")
+        return cls(tokens[order], order, made_for)
+
+    def find(self, products: bytes) -> Int64:
+        """Return the row of each id, int64 [ids], or -1 if there is none. products: the ids' points,
+        multiplied by both secrets."""
+        wanted = _as_keys(products)
+        places = np.minimum(np.searchsorted(self.tokens, wanted), self.tokens.size - 1)
+        return np.where(self.tokens[places] == wanted, self.rows[places], -1)
+
+
+def _as_keys(points: bytes) -> npt.NDArray[np.bytes_]:
+    """Return the token of each point as a 16-byte string, which numpy compares byte by byte."""
+    return np.ascontiguousarray(tokens_of(points)).view("S16").reshape(-1)
+
+
+def _values_of(rows: Shard) -> Float32:
+    """Return the values of a party's columns, float32 [rows, columns]."""
+    values = np.empty((rows.rows, len(rows.columns)), np.float32)
+    for place, column in enumerate(rows.columns):
+        values[:, place] = column[0 : column.size]
+    return values
+
+
+def own_decisions(terms: Terms, name: str, model: Booster) -> Decisions:
+    """Return a party's decisions in its part of the model."""
+    view = view_of(terms, name)
+    assert view is not None
+    structure = Structure.of(model.trees, terms.parties, view.holders)
+    return Decisions.of(structure, name, model.trees, view.own_features.tolist())
+
+
+class FeatureEnd:
+    """The feature holder's end of a link with the label holder.
+
+    Args:
+        terms: terms under which the model was trained.
+        name: name of this party.
+        model: its part of the model; id: the model's id.
+        rows: its rows, with ids.
+        secret: its secret for this model, 32 bytes.
+        meter: limits on what it answers.
+        threads: threads that compute leaf bits.
+        table: a table that was made earlier, which is used if it still applies.
+    """
+
+    def __init__(
+        self,
+        terms: Terms,
+        name: str,
+        model: Booster,
+        id: bytes,
+        rows: Shard,
+        secret: bytes,
+        meter: Meter,
+        threads: Threads,
+        table: TokenTable | None = None,
+    ) -> None:
+        assert rows.ids is not None
+        self.table = table
+        """The token table, or None until it has been made."""
+        (block,) = terms.blocks
+        self._peer, self._ids, self._context, self._meter = block.label_holder, rows.ids, id, meter
+        self._scalar, self._threads = derive(secret, _DOMAIN + b"/multiply"), threads
+        self._decisions = own_decisions(terms, name, model)
+        self._values = _values_of(rows)
+        self._listed = b""
+        """The list that was sent, while the label holder multiplies it."""
+        self._products, self._made_for = bytearray(), b""
+        self._is_ready = False
+
+    def take(self, content: bytes) -> Iterator[bytes]:
+        """Answer a message of the label holder. Raises PeerError if it is not due or malformed."""
+        if content[:1] == bytes([HELLO]):
+            yield from self._begin(*fields_of(content, HELLO, 1, self._peer))
+        elif not self._is_ready:
+            yield from self._complete(*fields_of(content, MULTIPLIED, 1, self._peer))
+        else:
+            yield self._answer(*fields_of(content, ASK, 2, self._peer))
+
+    def _begin(self, commitment: bytes) -> Iterator[bytes]:
+        ids = hashlib.sha256(packing.pack(*self._ids)).digest()
+        self._made_for = derive(self._scalar, b"table", self._context, ids, commitment)
+        self._is_ready = self.table is not None and self.table.made_for == self._made_for
+        self._products.clear()
+        if self._is_ready:
+            yield self._ready()
+            return
+        try:
+            self._meter.list_ids()
+        except Refused as error:
+            yield _refusal(number(0), error)
+            return
+        self._listed = multiply(points_of(self._ids, _DOMAIN + self._context), self._scalar)
+        for part in parts_of(self._listed):
+            yield message(LIST, number(len(self._ids)), part)
+
+    def _complete(self, part: bytes) -> Iterator[bytes]:
+        self._products += part
+        if len(self._products) > len(self._listed) or not self._listed:
+            raise PeerError("points-count", f"party {self._peer} sent more points than it received")
+        if len(self._products) == len(self._listed):
+            products, self._listed = bytes(self._products), b""
+            check_points(products, len(self._ids), self._peer)
+            self.table, self._is_ready = TokenTable.of(products, self._made_for), True
+            self._products.clear()
+            yield self._ready()
+
+    def _ready(self) -> bytes:
+        return message(READY, self._bits(np.array([-1])))
+
+    def _answer(self, about: bytes, points: bytes) -> bytes:
+        """Return the leaf bits of the rows with these ids, in the order of the points."""
+        assert self.table is not None
+        count = len(points) // POINT_BYTES
+        check_points(points, count, self._peer)
+        if not 0 < count <= MAX_POINTS:
+            raise PeerError("points-count", f"party {self._peer} asks about {count} ids at once")
+        try:
+            self._meter.charge(count)  # also what is refused below: whether it is refused tells something
+            rows = self.table.find(multiply(points, self._scalar))
+            known, fewest = int(np.count_nonzero(rows >= 0)), self._meter.fewest
+            if fewest > 1 and known < fewest:
+                raise Refused(
+                    "score-few-known",
+                    f"fewer than {fewest} ids of the request are known, but this party does not answer about "
+                    f"fewer",
+                )
+        except Refused as error:
+            return _refusal(about, error)
+        return message(ANSWER, about, self._bits(rows))
+
+    def _bits(self, rows: Int64) -> bytes:
+        """Return the leaf bits of rows; -1 stands for a row of missing values."""
+        features: Float32 = self._values[np.maximum(rows, 0)]
+        features[rows < 0] = np.nan
+        return self._decisions.leaf_bits(features, self._threads).tobytes()
+
+
+# ---- The label holder: its requests, and the scores -----------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Scores of rows, in their order.
+
+    Args:
+        margins: float64 [rows] or [outputs, rows].
+        values: probabilities, or predicted values of other objectives, float64 [rows] or [rows, outputs].
+        without: parties whose columns count as missing, because they did not answer.
+    """
+
+    margins: Float64 = field(repr=False)
+    values: Float64 = field(repr=False)
+    without: tuple[str, ...] = ()
+
+
+class Scorer:
+    """Scores rows from the label holder's columns and the other parties' leaf bits. Arguments are as for
+    `FeatureEnd`."""
+
+    def __init__(
+        self, terms: Terms, model: Booster, id: bytes, secret: bytes, threads: Threads, most_ids: int
+    ) -> None:
+        """most_ids: maximum number of ids of a feature holder."""
+        (block,) = terms.blocks
+        self._decisions = own_decisions(terms, block.label_holder, model)
+        size = self._decisions.structure.size
+        self.others = tuple(party for party in block.feature_holders if size(party))
+        """Parties whose columns the model uses."""
+        self._model, self._threads, self._most, self._me = model, threads, most_ids, block.label_holder
+        self._scalar, self._context = derive(secret, _DOMAIN + b"/multiply"), _DOMAIN + id
+        self.hello = message(HELLO, derive(self._scalar, b"commitment"))
+
+    def multiplied(self, content: bytes, sender: str) -> bytes:
+        """Return a part of a feature holder's list, multiplied by the secret. Raises PeerError if the list is
+        malformed, or has more ids than allowed: a party could enter ids that it guessed."""
+        total, part = fields_of(content, LIST, 2, sender)
+        if len(total) != len(number(0)) or int.from_bytes(total) > self._most:
+            raise PeerError(
+                "score-many-ids",
+                f"party {sender} lists more than {self._most:,} ids, the limit of this site "
+                f"(max_foreign_ids)",
+            )
+        return message(MULTIPLIED, multiply(part, self._scalar, f"the list of points of party {sender}"))
+
+    def question(self, ids: RowIds) -> tuple[bytes, Int64]:
+        """Return the points of distinct ids, and the place of each row's id among them, int64 [rows]."""
+        places: dict[bytes, int] = {}
+        of_row = np.array([places.setdefault(row_id, len(places)) for row_id in ids], np.int64)
+        return multiply(points_of([*places], self._context), self._scalar), of_row
+
+    def score(
+        self, rows: Shard, of_row: Int64, told: Mapping[str, bytes], without: Sequence[str] = ()
+    ) -> Scores:
+        """Combine the leaf bits of all parties.
+
+        Args:
+            rows: the label holder's columns of these rows.
+            of_row: result of `question`.
+            told: party -> its leaf bits of each id, or of a single row of missing values if the party is
+                among `without`.
+            without: parties that did not answer.
+
+        Raises:
+            PeerError: a party sent a wrong number of bytes.
+        """
+        structure = self._decisions.structure
+        bits = {self._me: self._decisions.leaf_bits(_values_of(rows), self._threads).tobytes()}
+        ids = int(of_row.max()) + 1
+        for party in self.others:
+            size = structure.size(party)
+            if len(told[party]) != size * (1 if party in without else ids):
+                raise PeerError(
+                    "leaf-bits-length",
+                    f"party {party} sent {len(told[party])} bytes of leaf bits for {ids} ids",
+                )
+            by_id = np.frombuffer(told[party], np.uint8).reshape(-1, size)
+            places = np.zeros_like(of_row) if party in without else of_row
+            bits[party] = by_id[places].tobytes()
+        leaves = reach.joined(structure, bits, rows.rows, self._threads)
+        margins = reach.margins(self._model, leaves, rows.base_margin)
+        return Scores(margins, self._model.loss.predict(margins), tuple(without))

@@ -1,0 +1,127 @@
+"""Two ends of a scoring link in one process: parts of a model, tables, and what each end sends the other."""
+
+from datetime import UTC, datetime
+from os import urandom
+
+from predictions import FEWEST, MODEL, models_of, tables_of, terms_for
+
+from fedboost.errors import Refused
+from fedboost.gbdt.threads import Threads
+from fedboost.holders import scoring
+from fedboost.holders.scoring import FeatureEnd, Link, Scorer
+from fedboost.privacy.identity import in_memory
+from fedboost.privacy.packing import number
+from fedboost.protocol.key_exchange import Credentials
+from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.data.table import as_table
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ID = bytes.fromhex(MODEL)
+THREADS = Threads(1)
+
+
+class Counted:
+    """A meter with a limit; what it charged."""
+
+    def __init__(self, most=10**9, fewest=1, lists=1):
+        self.most, self.fewest, self.charged, self.lists = most, fewest, [], lists
+
+    def charge(self, ids):
+        if sum(self.charged) + ids > self.most:
+            raise Refused("score-limit", f"more than {self.most} ids")
+        self.charged.append(ids)
+
+    def list_ids(self):
+        if not self.lists:
+            raise Refused("score-many-lists", "the list was sent too often")
+        self.lists -= 1
+
+
+class Scoring:
+    """A label holder and the other parties of a model: tables, links and ends. `down(party, content)` is what
+    a feature holder is told in the place of a message; secrets: of parties, by name."""
+
+    def __init__(self, layout="three holders", setting="logistic", most_ids=10**6, tables=None, **meter):
+        self.tables = tables_of(layout) if tables is None else tables
+        self.terms = terms_for(layout, setting, self.tables)
+        self.models, names = models_of(self.terms, setting), list(self.tables)
+        self.signers, self.roots = in_memory(names, NOW)
+        self.secrets = {name: bytes([place + 1]) * 32 for place, name in enumerate(names)}
+        self.meters = {name: Counted(**meter) for name in names[1:]}
+        self.scorer = Scorer(self.terms, self.models["bank"], ID, self.secrets["bank"], THREADS, most_ids)
+        self.down = lambda party, content: content
+        self.ends, self.links, self.ready, self.told = {}, {}, {}, []
+
+    def credentials(self, name):
+        return Credentials(self.signers[name], self.roots, (), lambda: NOW)
+
+    def linked(self, party, draw=urandom):
+        """Both ends of a link: the label holder's, and the other party's."""
+        ours = Link("bank", party, True, ID, self.credentials("bank"), draw)
+        theirs = Link(party, "bank", False, ID, self.credentials(party), draw)
+        ours.meet(theirs.greeting)
+        theirs.meet(ours.greeting)
+        return ours, theirs
+
+    def end(self, party, table=None):
+        rows = to_shard(as_table(self.tables[party]), self.terms, party)
+        about = (
+            self.terms,
+            party,
+            self.models[party],
+            ID,
+            rows,
+            self.secrets[party],
+            self.meters[party],
+            THREADS,
+        )
+        return FeatureEnd(*about, table)
+
+    def say(self, party, content):
+        """Tell a feature holder something: what it sends back."""
+        ours, theirs = self.links[party]
+        heard = theirs.open(ours.seal(self.down(party, content)))
+        back = [ours.open(theirs.seal(answer)) for answer in self.ends[party].take(heard)]
+        self.told += [(party, content), *((party, answer) for answer in back)]
+        return back
+
+    def begin(self, party, table=None):
+        """Greet a party, and make its table if need be."""
+        self.links[party], self.ends[party] = self.linked(party), self.end(party, table)
+        back = self.say(party, self.scorer.hello)
+        while back and back[0][0] == scoring.LIST:
+            back = [said for part in back for said in self.say(party, self.scorer.multiplied(part, party))]
+        if back and back[0][0] == scoring.READY:
+            (self.ready[party],) = scoring.fields_of(back[0], scoring.READY, 1, party)
+        return back
+
+    def begin_all(self):
+        for party in self.scorer.others:
+            self.begin(party)
+        return self
+
+    def rows(self, table):
+        return to_shard(as_table(table), self.terms.changed(repeated_ids=True), "bank")
+
+    def score(self, table, without=()):
+        """Scores of rows with the label holder's columns."""
+        rows = self.rows(table)
+        points, of_row = self.scorer.question(rows.ids)
+        told = {party: self.ready[party] for party in without}
+        for party in self.scorer.others:
+            if party not in without:
+                told[party] = self.ask(party, points)
+        return self.scorer.score(rows, of_row, told, without)
+
+    def ask(self, party, points, about=1):
+        """The leaf bits of a party; raises what it refuses with."""
+        (answer,) = self.say(party, scoring.message(scoring.ASK, number(about), points))
+        if answer[0] == scoring.REFUSAL:
+            _, code, sentence = scoring.fields_of(answer, scoring.REFUSAL, 3, party)
+            raise Refused(code.decode(), sentence.decode())
+        told, bits = scoring.fields_of(answer, scoring.ANSWER, 2, party)
+        assert told == number(about)
+        return bits
+
+
+__all__ = ["FEWEST", "ID", "NOW", "Counted", "Scoring"]

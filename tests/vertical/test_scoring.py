@@ -1,0 +1,362 @@
+"""Scores of single rows: equal to those of the whole model, in one round trip; and what each end can do to
+the other."""
+
+import hashlib
+from datetime import timedelta
+
+import numpy as np
+import pytest
+from predictions import due, trained
+from raised import raised
+from scorings import FEWEST, ID, NOW, Scoring
+
+from fedboost.errors import PeerError, Refused
+from fedboost.holders import scoring
+from fedboost.holders.scoring import Link, TokenTable
+from fedboost.privacy.packing import number, pack
+from fedboost.privacy.points import multiply, points_of, tokens_of
+from fedboost.protocol.key_exchange import Credentials
+
+# ---- scores ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "layout"),
+    [
+        ("logistic", "two holders"),
+        ("logistic", "three holders"),
+        ("logistic", "one a column"),
+        ("logistic", "no own columns"),
+        ("classes", "three holders"),
+        ("absolute", "two holders"),
+        ("forest", "three holders"),
+        ("base margins", "two holders"),
+        ("lossguide", "three holders"),
+        ("stump", "one a column"),
+    ],
+)
+def test_scores_are_those_of_the_whole_model(setting, layout):
+    one = Scoring(layout, setting).begin_all()
+    margins, _ = due(layout, setting, one.tables)
+    scores = one.score(one.tables["bank"])
+    assert (scores.margins == margins).all()
+    assert (scores.values == trained(setting).loss.predict(margins)).all()
+    for row in range(0, one.tables["bank"].num_rows, 17):
+        alone = one.score(one.tables["bank"].slice(row, 1))
+        assert (alone.margins[..., 0] == margins[..., row]).all()
+
+
+def test_a_row_may_be_asked_about_twice_in_a_request():
+    one = Scoring("two holders").begin_all()
+    rows = one.tables["bank"].take([3, 5, 3, 3])
+    scores, margins = one.score(rows), due("two holders", "logistic", one.tables)[0]
+    assert scores.margins.tolist() == margins[[3, 5, 3, 3]].tolist()
+    assert one.meters["telco"].charged == [2]
+
+
+def test_a_party_that_does_not_answer_counts_as_missing_and_is_named():
+    one = Scoring("three holders").begin_all()
+    scores = one.score(one.tables["bank"], without=("telco",))
+    nobody = {**one.tables, "telco": one.tables["telco"].slice(0, 0)}
+    assert (scores.margins == due("three holders", "logistic", nobody)[0]).all()
+    assert scores.without == ("telco",)
+
+
+# ---- the table ------------------------------------------------------------------------------------------
+
+
+def test_a_table_is_made_once_and_again_when_it_no_longer_applies():
+    one = Scoring("two holders").begin_all()
+    kept, margins = one.ends["telco"].table, one.score(one.tables["bank"]).margins
+    assert [said[0] for said in one.begin("telco", kept)] == [scoring.READY]
+    assert (one.score(one.tables["bank"]).margins == margins).all()
+    one.meters["telco"].lists = 3
+    one.secrets["telco"] = b"\7" * 32
+    one.begin("telco", kept)
+    assert one.ends["telco"].table.made_for != kept.made_for
+    one.secrets["telco"], one.tables["telco"] = b"\2" * 32, one.tables["telco"].slice(1)
+    one.begin("telco", kept)
+    assert one.ends["telco"].table.rows.size == kept.rows.size - 1
+    other = Scoring("two holders", tables=one.tables)
+    other.secrets["bank"] = b"\7" * 32
+    one.scorer = scoring.Scorer(one.terms, one.models["bank"], ID, b"\7" * 32, scoring.Threads(1), 10**6)
+    one.begin("telco", kept)
+    assert one.ends["telco"].table.made_for != kept.made_for
+    assert one.meters["telco"].lists == 0
+
+
+def test_long_lists_travel_in_parts(monkeypatch):
+    monkeypatch.setattr(scoring, "MAX_POINTS", 30)
+    one = Scoring("two holders").begin_all()
+    kinds = [content[0] for _, content in one.told]
+    assert (
+        kinds.count(scoring.LIST) == kinds.count(scoring.MULTIPLIED) == -(-one.tables["telco"].num_rows // 30)
+    )
+    bank = one.tables["bank"].slice(0, 30)
+    assert (one.score(bank).margins == due("two holders", "logistic", {**one.tables, "bank": bank})[0]).all()
+
+
+def test_a_table_and_one_secret_do_not_find_an_id():
+    """A dictionary of all ids, with the table of a feature holder and one of the two secrets."""
+    one = Scoring("two holders").begin_all()
+    table, end = one.ends["telco"].table, one.ends["telco"]
+    dictionary = points_of([str(i).encode() for i in range(120)], b"fedboost/1/score" + ID)
+    for scalar in (end._scalar, one.scorer._scalar):
+        assert (table.find(multiply(dictionary, scalar)) == -1).all()
+    both = multiply(multiply(dictionary, end._scalar), one.scorer._scalar)
+    assert (table.find(both) >= 0).sum() == one.tables["telco"].num_rows
+
+
+def test_nothing_that_is_sent_can_be_compared_with_points_of_ids():
+    one = Scoring("two holders").begin_all()
+    one.score(one.tables["bank"])
+    sent = b"".join(content for _, content in one.told)
+    dictionary = points_of([str(i).encode() for i in range(120)], b"fedboost/1/score" + ID)
+    points = [dictionary[at : at + 32] for at in range(0, len(dictionary), 32)]
+    assert not any(point in sent for point in points)
+    assert not any(bytes(token) in sent for token in tokens_of(dictionary))
+
+
+def known_and_unknown(one):
+    """A row of the label holder that the other party knows, and one that it does not."""
+    own = set(one.tables["telco"]["id"].to_pylist())
+    knows = [row_id in own for row_id in one.tables["bank"]["id"].to_pylist()]
+    return knows.index(True), knows.index(False)
+
+
+def test_sizes_do_not_depend_on_who_is_known():
+    one = Scoring("two holders").begin_all()
+    sizes = set()
+    for row in known_and_unknown(one):
+        one.told.clear()
+        one.score(one.tables["bank"].slice(row, 1))
+        sizes.add(tuple(len(content) for _, content in one.told))
+    assert len(sizes) == 1
+
+
+# ---- a label holder that asks too much ------------------------------------------------------------------
+
+
+def test_a_limit_on_ids_is_for_all_requests_together():
+    one = Scoring("two holders", most=5).begin_all()
+    one.score(one.tables["bank"].slice(0, 3))
+    with raised(Refused, "score-limit"):
+        one.score(one.tables["bank"].slice(3, 3))
+    one.score(one.tables["bank"].slice(3, 2))
+    assert one.meters["telco"].charged == [3, 2]
+
+
+def test_requests_about_few_known_ids_are_refused_and_charged():
+    """Whether it is refused tells something, so what is refused is charged, too."""
+    one = Scoring("two holders", fewest=FEWEST).begin_all()
+    with raised(Refused, "score-few-known"):
+        one.score(one.tables["bank"].slice(0, 1))
+    assert one.meters["telco"].charged == [1]
+    assert (one.score(one.tables["bank"]).margins == due("two holders", "logistic", one.tables)[0]).all()
+
+
+def test_where_single_rows_are_allowed_an_unknown_one_is_not_refused():
+    one = Scoring("two holders", fewest=1).begin_all()
+    _, unknown = known_and_unknown(one)
+    one.score(one.tables["bank"].slice(unknown, 1))
+
+
+def test_a_list_of_ids_is_not_sent_again_and_again():
+    one = Scoring("two holders", lists=1).begin_all()
+    answers = one.begin("telco")
+    assert [answer[0] for answer in answers] == [scoring.REFUSAL]
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda points: points[:-1], "points-cut-short"),
+        (lambda points: points + points[:32], "points-repeated"),
+        (lambda points: bytes(32), "points-zero"),
+        (lambda points: b"\xff" * 32, "points-beyond-prime"),
+        (lambda points: b"", "points-count"),
+        (lambda points: b"\1" + bytes(31), "points-small-order"),
+    ],
+)
+def test_malformed_points_are_an_error(change, code):
+    one = Scoring("two holders").begin_all()
+    points, _ = one.scorer.question([b"1", b"2"])
+    with raised(PeerError, code):
+        one.ask("telco", change(points))
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda part: part[:-32], None),
+        (lambda part: part + part[:32], "points-count"),
+        (lambda part: part[:32] * (len(part) // 32), "points-repeated"),
+        (lambda part: bytes(len(part)), "points-zero"),
+    ],
+)
+def test_a_table_of_other_points_is_refused(change, code):
+    """A label holder could otherwise find one row under many ids."""
+    one = Scoring("two holders")
+    one.links["telco"], one.ends["telco"] = one.linked("telco"), one.end("telco")
+    (part,) = one.say("telco", one.scorer.hello)
+    (products,) = scoring.fields_of(one.scorer.multiplied(part, "telco"), scoring.MULTIPLIED, 1, "bank")
+    changed = scoring.message(scoring.MULTIPLIED, change(products))
+    if code is None:  # the table is not ready until all points have arrived
+        assert one.say("telco", changed) == []
+        with raised(PeerError, "score-message"):
+            one.ask("telco", one.scorer.question([b"1"])[0])
+        return
+    with raised(PeerError, code):
+        one.say("telco", changed)
+
+
+def test_nothing_is_answered_before_the_table_is_made():
+    one = Scoring("two holders")
+    one.links["telco"], one.ends["telco"] = one.linked("telco"), one.end("telco")
+    with raised(PeerError, "score-message"):
+        one.ask("telco", one.scorer.question([b"1"])[0])
+
+
+# ---- a feature holder that answers wrongly --------------------------------------------------------------
+
+
+def test_a_list_longer_than_the_label_holder_allows_is_an_error():
+    """A party could enter the ids of a whole town, and would learn who of it is scored."""
+    one = Scoring("two holders", most_ids=FEWEST)
+    with raised(PeerError, "score-many-ids"):
+        one.begin("telco")
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_leaf_bits_of_a_wrong_length_are_an_error(size):
+    one = Scoring("two holders").begin_all()
+    rows = one.rows(one.tables["bank"].slice(0, 2))
+    _, of_row = one.scorer.question(rows.ids)
+    with raised(PeerError, "leaf-bits-length"):
+        one.scorer.score(rows, of_row, {"telco": bytes(size)})
+
+
+def test_leaf_bits_that_no_decisions_give_are_an_error():
+    one = Scoring("two holders").begin_all()
+    rows = one.rows(one.tables["bank"].slice(0, 1))
+    _, of_row = one.scorer.question(rows.ids)
+    with raised(PeerError, "leaf-bits-impossible"):
+        one.scorer.score(rows, of_row, {"telco": bytes(len(one.ready["telco"]))})
+
+
+# ---- the link -------------------------------------------------------------------------------------------
+
+
+def ends_of_link():
+    one = Scoring("two holders")
+    return one, *one.linked("telco")
+
+
+def test_a_message_is_accepted_once_in_its_order_and_unchanged():
+    _, ours, theirs = ends_of_link()
+    first, second = ours.seal(b"first"), ours.seal(b"second")
+    for wrong in (second, first[:-1] + bytes([first[-1] ^ 1]), b"", theirs.seal(b"first")):
+        _, again, receiver = ends_of_link()
+        again.seal(b"first")
+        with raised(PeerError, "link-not-authentic"):
+            receiver.open(wrong)
+    assert theirs.open(first) == b"first"
+    with raised(PeerError, "link-not-authentic"):
+        theirs.open(first)
+    _, ours, theirs = ends_of_link()
+    with raised(PeerError, "link-not-authentic"):
+        theirs.open([ours.seal(b"1"), ours.seal(b"2")][1])
+
+
+def test_the_two_ways_have_different_keys():
+    _, ours, theirs = ends_of_link()
+    with raised(PeerError, "link-not-authentic"):
+        ours.open(ours.seal(b"x"))
+    assert theirs.seal(b"x") != ours.seal(b"x")
+
+
+def link(one, me, peer, asks=True, model=ID, credentials=None):
+    from os import urandom
+
+    return Link(me, peer, asks, model, credentials or one.credentials(me), urandom)
+
+
+def test_greetings_of_others_are_refused():
+    one = Scoring("three holders")
+    ours = link(one, "bank", "telco")
+    for other, code in (
+        (link(one, "shop", "bank", False), "greeting-other-party"),
+        (link(one, "telco", "shop", False), "signature-invalid"),
+        (link(one, "telco", "bank", False, b"\1" * 32), "signature-invalid"),
+    ):
+        with raised(PeerError, code):
+            ours.meet(other.greeting)
+    stranger = Scoring("three holders")
+    with raised(PeerError, "certificate-untrusted"):
+        ours.meet(link(stranger, "telco", "bank", False).greeting)
+    theirs = link(one, "telco", "bank", False).greeting
+    public, certificate, signature = theirs[4:36], *theirs_fields(theirs)
+    with raised(PeerError, "signature-invalid"):
+        ours.meet(pack(bytes([public[0] ^ 1]) + public[1:], certificate, signature))
+    for wrong in (b"", pack(b"x"), pack(b"x" * 32, b"y"), pack(b"x" * 31, certificate, signature)):
+        with raised(PeerError, "greeting-invalid"):
+            ours.meet(wrong)
+    with raised(PeerError, "greeting-missing"):
+        ours.open(b"x")
+
+
+def theirs_fields(greeting):
+    from fedboost.privacy.packing import unpack
+
+    return unpack(greeting)[1:]
+
+
+def test_denied_and_expired_certificates_are_refused():
+    one = Scoring("two holders")
+    theirs = link(one, "telco", "bank", False)
+    late = Credentials(one.signers["bank"], one.roots, (), lambda: NOW + timedelta(days=100_000))
+    with raised(PeerError, "certificate-untrusted"):
+        link(one, "bank", "telco", credentials=late).meet(theirs.greeting)
+
+
+def test_a_repeated_greeting_opens_nothing():
+    """Someone in between who repeats an old greeting has none of its keys."""
+    one = Scoring("two holders")
+    old = link(one, "telco", "bank", False)
+    ours, theirs = one.linked("telco")
+    sealed = theirs.seal(b"old")
+    again = link(one, "bank", "telco")
+    again.meet(old.greeting)
+    with raised(PeerError, "link-not-authentic"):
+        again.open(sealed)
+    assert repr(ours) == "Link('bank', 'telco')"
+
+
+# ---- the pieces -----------------------------------------------------------------------------------------
+
+
+def test_tokens_are_found_as_in_a_dictionary():
+    draw = np.random.default_rng(0)
+    points = [bytes(draw.integers(0, 256, 31, np.uint8)) + b"\0" for _ in range(500)]
+    table = TokenTable.of(b"".join(points), b"")
+    by_token = {hashlib.sha256(point).digest()[:16]: row for row, point in enumerate(points)}
+    asked = points[::3] + [bytes(draw.integers(0, 256, 32, np.uint8)) for _ in range(50)]
+    wanted = [by_token.get(hashlib.sha256(point).digest()[:16], -1) for point in asked]
+    assert table.find(b"".join(asked)).tolist() == wanted
+
+
+def test_messages_of_another_kind_or_form_are_an_error():
+    for content in (
+        b"",
+        b"\0",
+        scoring.message(scoring.ASK, b"a"),
+        scoring.message(scoring.HELLO, b"a", b"b"),
+    ):
+        with raised(PeerError, "score-message"):
+            scoring.fields_of(content, scoring.ASK, 2, "telco")
+    with raised(PeerError, "fields-cut-short"):
+        scoring.fields_of(bytes([scoring.ASK]) + b"\0\0\0\5ab", scoring.ASK, 2, "telco")
+    assert scoring.fields_of(scoring.message(scoring.ASK, number(1), b"p"), scoring.ASK, 2, "x") == [
+        number(1),
+        b"p",
+    ]
