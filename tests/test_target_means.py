@@ -144,6 +144,7 @@ async def test_over_grpc_by_command_and_in_the_audit_log(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_processes_that_are_killed_come_back_and_change_nothing(tmp_path):
     parts = among(3)

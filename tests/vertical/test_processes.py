@@ -97,6 +97,7 @@ def test_killed_processes_tell_the_same_groups_of_bins_when_they_come_back(tmp_p
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_processes_killed_while_gradients_are_hidden_change_nothing(tmp_path):
     """A label holder that comes back has another key."""
     if not installed("paillier"):
