@@ -266,6 +266,31 @@ def party(config: SiteFile, part: Part) -> None:
     part.take("party", config)
 
 
+SERVE_EPILOG = "Example: fedboost serve --config bank.toml"
+
+
+def serve(
+    config: SiteFile,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="This site's part of the model (default: the only one in its models folder)."),
+    ] = None,
+    wait: Wait = 600,
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "info",
+) -> None:
+    """Run this site's scoring service: score rows online with the parts of a model that the parties keep. The
+    label holder serves a REST API; other parties answer about their rows. Runs beside `fedboost party`."""
+    from fedboost.runtime.site import service
+
+    log = logger("serve", log_format, log_level)
+    site, bundle = site_and_keys(config, False, holds_rows=None)
+    part = service.part_of(site, model)
+    if unready():
+        compile_usual(log.info)
+    run_until_stopped(service.serve(site, bundle, part, wait, log))
+
+
 KEYHOLDER_EPILOG = "Example: fedboost keyholder --config keyholder.toml"
 
 
