@@ -51,6 +51,7 @@ from fedboost.runtime.model import Model
 from fedboost.runtime.net.keys import CERTIFICATE, Bundle, check_folder, read_certificates
 from fedboost.runtime.site.config import PartyConfig, read_party
 from fedboost.runtime.telemetry import logger
+from fedboost.runtime.web.serving import need_extra
 from fedboost.terms.terms import Terms
 from fedboost.views import aggregator as views
 
@@ -286,9 +287,16 @@ def serve(
     log = logger("serve", log_format, log_level)
     site, bundle = site_and_keys(config, False, holds_rows=None)
     part = service.part_of(site, model)
+
+    def app_of(own: service.LabelService) -> Any:
+        need_extra("fedboost serve", "console")
+        from fedboost.runtime.site.scores_api import scores_app
+
+        return scores_app(site, own, log)
+
     if unready():
         compile_usual(log.info)
-    run_until_stopped(service.serve(site, bundle, part, wait, log))
+    run_until_stopped(service.serve(site, bundle, part, wait, log, app_of))
 
 
 KEYHOLDER_EPILOG = "Example: fedboost keyholder --config keyholder.toml"

@@ -48,7 +48,6 @@ from fedboost.runtime.site.config import PartyConfig, ServeConfig
 from fedboost.runtime.site.models import NAME_CHARS, PartFolder
 from fedboost.runtime.site.rows import SiteRows
 from fedboost.runtime.site.store import OWNER_ALONE, make_folder
-from fedboost.runtime.web.serving import need_extra
 from fedboost.terms.terms import Terms
 from fedboost.wire.messages import LinkFrame, decode_link, encode_link
 
@@ -522,19 +521,24 @@ def check_allowed(config: PartyConfig, terms: Terms) -> None:
         )
 
 
-async def serve(config: PartyConfig, bundle: Bundle | None, model: PartyModel, wait: float, log: Any) -> None:
-    """Run the scoring service of a site until cancelled. Raises ConfigError if it cannot run."""
+async def serve(
+    config: PartyConfig,
+    bundle: Bundle | None,
+    model: PartyModel,
+    wait: float,
+    log: Any,
+    app_of: Callable[["LabelService"], Any],
+) -> None:
+    """Run the scoring service of a site until cancelled. app_of: returns the web application of a label
+    holder's service. Raises ConfigError if the service cannot run."""
     store = ServiceStore(config)
     try:
         if config.party != model.terms.vertical.label_holder:
             check_allowed(config, terms_to_predict(model, 1))
             await FeatureService(config, bundle, model, store, log).run(wait)
             return
-        need_extra("fedboost serve", "console")
-        from fedboost.runtime.site.scores_api import scores_app
-
         service = LabelService(config, bundle, model, store, log)
-        app = scores_app(config, service, log)
+        app = app_of(service)
         await app.start()
         try:
             await service.run(wait)
