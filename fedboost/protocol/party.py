@@ -273,10 +273,11 @@ def check_due(ask: Ask, now: QueryContext) -> None:
     # Each query of the turn is checked in the state to which the queries before it lead.
     parts = ask.query.parts
     for query in parts:
-        if query.only_turn is not None and (query.only_turn != ask.turn or len(parts) > 1):
+        only_turn = query.turn_under(terms)
+        if only_turn is not None and (only_turn != ask.turn or len(parts) > 1):
             raise PeerError(
                 "only-turn",
-                f"{query.name} came in turn {ask.turn}, but must be the only query of turn {query.only_turn}",
+                f"{query.name} came in turn {ask.turn}, but must be the only query of turn {only_turn}",
             )
         if query.of_tree or query.ends_tree:
             state.check_next(terms, query)

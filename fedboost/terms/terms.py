@@ -36,6 +36,8 @@ from fedboost.terms.session import ALIGNMENT_TURNS, MAX_PARTIES, TASKS, Parties,
 from fedboost.terms.training import Draws, Evaluation, Histograms, Objective, Trees
 from fedboost.terms.vertical import Blocks, Vertical
 
+OF_JOINT_EVALUATION = "program", "predict_with", "predict_rows", "subgroups", "threshold", "evaluate_rows"
+"""Settings of a joint evaluation that a training does not have."""
 MAX_RENEWAL_QUERIES = 3
 """Maximum number of queries about the residuals in the leaves of one tree."""
 
@@ -100,7 +102,14 @@ class Terms(Flat):
 
     @cached_property
     def task(self) -> Task:
-        return TASKS["predict"] if self.vertical.predicts else task_of(self.session.program)
+        named = task_of(self.session.program)
+        return named if named.measures or not self.vertical.predicts else TASKS["predict"]
+
+    @property
+    def evaluates_jointly(self) -> bool:
+        """True if parties that hold different columns evaluate a model: they predict rows of the label
+        holder, which then computes the metrics alone."""
+        return self.vertical.predicts and self.task.measures and not self.task.uses_reference
 
     @property
     def holders(self) -> tuple[str, ...]:
@@ -115,7 +124,8 @@ class Terms(Flat):
 
     @property
     def protection(self) -> Protection:
-        row = self.hiding.row if self.task.is_protected else PROTECTIONS["plain"]
+        is_protected = self.task.is_protected and not self.evaluates_jointly
+        row = self.hiding.row if is_protected else PROTECTIONS["plain"]
         return row.by_columns or row if self.vertical.is_used else row
 
     @property
@@ -203,7 +213,7 @@ class Terms(Flat):
     @cached_property
     def max_turns(self) -> int:
         if self.task.max_turns is not None:
-            return self.task.max_turns
+            return self.task.max_turns + ALIGNMENT_TURNS * self.evaluates_jointly
         before = ALIGNMENT_TURNS * self.vertical.aligns + MAX_REFINEMENTS + MAX_RENEWAL_QUERIES
         before += 4  # rows, start, sums by level, and rows by bin
         return before + (self.trees.rounds + 1) * (self.max_turns_per_tree + 1)
@@ -229,8 +239,11 @@ class Terms(Flat):
     @cached_property
     def trained(self) -> Self | None:
         """Terms under which the model in `xgb_model` was trained, or None if its file does not contain them.
-        These terms prove nothing unless the model is signed. Raises ConfigError if they are not valid
-        terms."""
+        These terms prove nothing unless the model is signed. If the parties keep the model's parts, these are
+        terms with the same settings, which each site compares with those of its part. Raises ConfigError if
+        they are not valid terms."""
+        if self.evaluates_jointly and self.vertical.predict_with is not None:
+            return self.altered({}, without=OF_JOINT_EVALUATION)
         facts = {} if self.xgb_model is None else continuation.facts_of(self.xgb_model)
         text = facts.get(continuation.TRAINED_UNDER)
         return None if text is None else type(self).from_canonical(text)
@@ -733,6 +746,18 @@ def _faults_of_vertical(terms: Terms) -> Iterator[str]:
     yield from vertical.faults(terms.parties, terms.columns)
     if not vertical.is_used:
         return
+    jointly = terms.evaluates_jointly
+    model = "predict_with or xgb_model" if jointly else "predict_with"
+    models = (vertical.predict_with is not None) + (jointly and terms.xgb_model is not None)
+    if models != vertical.predicts:
+        yield f"{model} and predict_rows must be set together: set both or neither"
+    elsewhere = {name: party for party, names in terms.columns.held.items() for name in names}
+    for name in terms.evaluation.subgroups:
+        if name in elsewhere:
+            yield (
+                f"subgroups: party {elsewhere[name]} has {name[:MAX_CHARS]!r}, but only columns of the label "
+                f"holder can split results; remove it"
+            )
     protection, noisy = f"protection {hiding.protection}", vertical.label_epsilon is not None
     has_classes = terms.objective.loss.xgboost_equivalent.label_kind is LabelKind.CLASS
     alone, parallel = vertical.alone_rounds, trees.num_parallel_tree
@@ -789,8 +814,21 @@ def _faults_of_vertical(terms: Terms) -> Iterator[str]:
             "no other party has the columns of a lost party; set wait or stop",
         ),
         (terms.evaluation.party_metrics, "party_metrics", "only the label holder has labels; remove it"),
-        (terms.xgb_model is not None, "xgb_model", "no party has all columns of its trees; remove it"),
-        (terms.session.program != "boosting", f"program {terms.session.program!r}", "set boosting"),
+        (
+            jointly and vertical.repeated_ids and noisy,
+            "repeated_ids and label_epsilon",
+            "one known label of an id would reveal its others; keep one row per id",
+        ),
+        (
+            terms.xgb_model is not None and not jointly,
+            "xgb_model",
+            "no party has all columns of its trees; remove it",
+        ),
+        (
+            terms.session.program != "boosting" and not jointly,
+            f"program {terms.session.program!r}",
+            "set boosting, or evaluate with predict_rows",
+        ),
     )
     yield from vertical.faults_of_rows(terms.columns)
 
@@ -827,7 +865,7 @@ def _faults_of_task(terms: Terms) -> Iterator[str]:
     yield from terms.evaluation.faults_of_counts(setting for setting, is_so in inexact.items() if is_so)
     if not terms.task.measures:
         return
-    if terms.xgb_model is None:
+    if terms.xgb_model is None and not (terms.evaluates_jointly and terms.vertical.predict_with):
         yield f"program {program} needs a model: set xgb_model"
         return
     yield from refused(
@@ -869,7 +907,8 @@ def _faults_of_task(terms: Terms) -> Iterator[str]:
                 "evaluate_rows = 'held-out' with noise: these rows were drawn by position, so one row more "
                 "would change many of them; set 'all', or train with row_id",
             )
-        continuation.check_attached(terms.xgb_model, terms.task)
+        if terms.xgb_model is not None:
+            continuation.check_attached(terms.xgb_model, terms.task)
     except ConfigError as error:
         yield str(error)
         return

@@ -680,6 +680,14 @@ def _rows(policy: Policy, terms: Terms, party: str) -> Breach | None:
     return _not_chosen("rows", policy.rows, "rows", rows) if _helps(terms, party) else None
 
 
+def _predicts(policy: Policy, terms: Terms, party: str) -> Breach | None:
+    """Return the breach by a joint evaluation if this site must not help to predict; None if it may."""
+    if "predict" in policy.tasks or not _helps(terms, party):
+        return None
+    why = "to evaluate the model, this site helps to predict rows of the label holder"
+    return Breach("tasks", to_toml(policy.tasks), why, allow=("predict",))
+
+
 def _max_predicted_rows(policy: Policy, terms: Terms, party: str) -> Breach | None:
     rows, limit = terms.vertical.predict_rows or 0, policy.max_predicted_rows
     if rows <= limit or not _helps(terms, party):
@@ -805,6 +813,11 @@ BY_COLUMNS: dict[str, tuple[Rule, ...]] = {
         *(_repeated_ids, _max_foreign_ids, _max_splits, _model, _min_alone_rounds, _min_rows_per_bin),
         _max_label_epsilon,
     ),
+    "evaluate": (
+        *(_label_holders, _by_columns, _rows, _limit(*_COMMON_ROWS, "set min_common_rows = {}")),
+        *(_repeated_ids, _max_foreign_ids, _predicts, _max_predicted_rows),
+        *(_min_alone_rounds, _max_label_epsilon),
+    ),
     "predict": (
         *(_label_holders, _by_columns, _limit(*_COMMON_ROWS, "--min-common-rows {}")),
         *(_max_foreign_ids, _max_predicted_rows),
@@ -875,7 +888,8 @@ def _accepted(policy: Policy, party: str, signers: ModelSigners) -> frozenset[st
 
 def _contradiction(terms: Terms, trained: Terms) -> str:
     """Return how the model's covers contradict the terms of its training session; '' if they do not."""
-    assert terms.earlier is not None
+    if terms.earlier is None:  # each site keeps its part of the model
+        return ""
     least = np.float32(trained.trees.min_child_weight)
     first = len(trained.roots) * trained.constant_rounds
     for number, tree in enumerate(terms.earlier.trees[first:], first + 1):
