@@ -242,7 +242,7 @@ class Terms(Flat):
         These terms prove nothing unless the model is signed. If the parties keep the model's parts, these are
         terms with the same settings, which each site compares with those of its part. Raises ConfigError if
         they are not valid terms."""
-        if self.evaluates_jointly and self.vertical.predict_with is not None:
+        if self.evaluates_jointly and self.xgb_model is None:
             return self.altered({}, without=OF_JOINT_EVALUATION)
         facts = {} if self.xgb_model is None else continuation.facts_of(self.xgb_model)
         text = facts.get(continuation.TRAINED_UNDER)

@@ -187,7 +187,7 @@ class ToldPlaces(BeforeRows, BaseQuery):
             if size and known.size < fewest:
                 parties = str(label_holder), name
                 raise Refused(
-                    "align-few-common", few_in_common(known.size, fewest, parties, not terms.task.trains)
+                    "align-few-common", few_in_common(known.size, fewest, parties, not terms.task.by_analyst)
                 )
             if known.size and (known.min() < 0 or np.unique(known).size != known.size):
                 raise Refused(
