@@ -271,8 +271,7 @@ def check_due(ask: Ask, now: QueryContext) -> None:
             )
     ask.query.check(terms)
     # Each query of the turn is checked in the state to which the queries before it lead.
-    parts = ask.query.parts
-    for query in parts:
+    for query in (parts := ask.query.parts):
         only_turn = query.turn_under(terms)
         if only_turn is not None and (only_turn != ask.turn or len(parts) > 1):
             raise PeerError(

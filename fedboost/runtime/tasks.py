@@ -544,9 +544,8 @@ def evaluate(
         SessionFailed: the session ended without a result.
     """
     parts: Mapping[str, PartyModel] = {}
-    if isinstance(model, Mapping):
-        if not (parts := model):
-            raise ConfigError("model-parts-missing", "there are no model parts; pass the part of each party")
+    if isinstance(model, Mapping) and not (parts := model):
+        raise ConfigError("model-parts-missing", "there are no model parts; pass the part of each party")
     first = next(iter(parts.values())) if isinstance(model, Mapping) else model
     settings = by, by_site, threshold, min_count, rows
     agreed = evaluation_terms(first, terms, *settings, most_rows=MOST_IDS)

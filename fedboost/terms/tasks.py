@@ -263,7 +263,7 @@ def _check_joint(terms: Terms, by_site: bool | None, predict_rows: int | None) -
         why = 'a model can be evaluated only if rows are matched by ids, not with rows = "in_order"'
     elif by_site:
         why = f"only {vertical.label_holder} has labels, so results cannot be split by site"
-    elif predict_rows is None and not vertical.predicts:
+    elif predict_rows is None and not terms.evaluates_jointly:
         why = "specify how many ids the table of the label holder has at most (--predict-rows)"
     if why:
         raise ConfigError("terms-vertical-task", f"{vertical.key}: {why}")

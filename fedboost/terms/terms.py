@@ -36,8 +36,6 @@ from fedboost.terms.session import ALIGNMENT_TURNS, MAX_PARTIES, TASKS, Parties,
 from fedboost.terms.training import Draws, Evaluation, Histograms, Objective, Trees
 from fedboost.terms.vertical import Blocks, Vertical
 
-OF_JOINT_EVALUATION = "program", "predict_with", "predict_rows", "subgroups", "threshold", "evaluate_rows"
-"""Settings of a joint evaluation that a training does not have."""
 MAX_RENEWAL_QUERIES = 3
 """Maximum number of queries about the residuals in the leaves of one tree."""
 
@@ -107,9 +105,8 @@ class Terms(Flat):
 
     @property
     def evaluates_jointly(self) -> bool:
-        """True if parties that hold different columns evaluate a model: they predict rows of the label
-        holder, which then computes the metrics alone."""
-        return self.vertical.predicts and self.task.measures and not self.task.uses_reference
+        """True if parties with different columns predict the label holder's rows to evaluate a model."""
+        return self.vertical.is_used and self.task.measures and not self.task.uses_reference
 
     @property
     def holders(self) -> tuple[str, ...]:
@@ -243,7 +240,8 @@ class Terms(Flat):
         terms with the same settings, which each site compares with those of its part. Raises ConfigError if
         they are not valid terms."""
         if self.evaluates_jointly and self.xgb_model is None:
-            return self.altered({}, without=OF_JOINT_EVALUATION)
+            own = "program", "predict_with", "predict_rows", "subgroups", "threshold", "evaluate_rows"
+            return self.altered({}, without=own)
         facts = {} if self.xgb_model is None else continuation.facts_of(self.xgb_model)
         text = facts.get(continuation.TRAINED_UNDER)
         return None if text is None else type(self).from_canonical(text)
@@ -747,17 +745,11 @@ def _faults_of_vertical(terms: Terms) -> Iterator[str]:
     if not vertical.is_used:
         return
     jointly = terms.evaluates_jointly
-    model = "predict_with or xgb_model" if jointly else "predict_with"
-    models = (vertical.predict_with is not None) + (jointly and terms.xgb_model is not None)
-    if models != vertical.predicts:
-        yield f"{model} and predict_rows must be set together: set both or neither"
-    elsewhere = {name: party for party, names in terms.columns.held.items() for name in names}
-    for name in terms.evaluation.subgroups:
-        if name in elsewhere:
-            yield (
-                f"subgroups: party {elsewhere[name]} has {name[:MAX_CHARS]!r}, but only columns of the label "
-                f"holder can split results; remove it"
-            )
+    has_rows = vertical.predict_rows is not None
+    if jointly and not (has_rows and (vertical.predict_with is None) != (terms.xgb_model is None)):
+        yield "to evaluate, set predict_rows, and either predict_with or xgb_model"
+    if not jointly and has_rows != (vertical.predict_with is not None):
+        yield "predict_with and predict_rows must be set together: set both or neither"
     protection, noisy = f"protection {hiding.protection}", vertical.label_epsilon is not None
     has_classes = terms.objective.loss.xgboost_equivalent.label_kind is LabelKind.CLASS
     alone, parallel = vertical.alone_rounds, trees.num_parallel_tree
@@ -814,23 +806,14 @@ def _faults_of_vertical(terms: Terms) -> Iterator[str]:
             "no other party has the columns of a lost party; set wait or stop",
         ),
         (terms.evaluation.party_metrics, "party_metrics", "only the label holder has labels; remove it"),
-        (
-            jointly and vertical.repeated_ids and noisy,
-            "repeated_ids and label_epsilon",
-            "one known label of an id would reveal its others; keep one row per id",
-        ),
-        (
-            terms.xgb_model is not None and not jointly,
-            "xgb_model",
-            "no party has all columns of its trees; remove it",
-        ),
-        (
-            terms.session.program != "boosting" and not jointly,
-            f"program {terms.session.program!r}",
-            "set boosting, or evaluate with predict_rows",
-        ),
+        *(() if jointly else _not_by_columns(terms)),
     )
     yield from vertical.faults_of_rows(terms.columns)
+
+
+def _not_by_columns(terms: Terms) -> Iterator[tuple[bool, str, str]]:
+    yield terms.xgb_model is not None, "xgb_model", "no party has all columns of its trees; remove it"
+    yield terms.session.program != "boosting", f"program {terms.session.program!r}", "set boosting"
 
 
 def _faults_of_continuation(terms: Terms) -> Iterator[str]:
@@ -865,7 +848,7 @@ def _faults_of_task(terms: Terms) -> Iterator[str]:
     yield from terms.evaluation.faults_of_counts(setting for setting, is_so in inexact.items() if is_so)
     if not terms.task.measures:
         return
-    if terms.xgb_model is None and not (terms.evaluates_jointly and terms.vertical.predict_with):
+    if terms.xgb_model is None and not terms.evaluates_jointly:
         yield f"program {program} needs a model: set xgb_model"
         return
     yield from refused(

@@ -246,7 +246,7 @@ class Vertical(Group):
                 ),
                 (has_floor, "min_rows_per_bin", own),
             )
-        if self.repeated_ids and not self.predicts:
+        if self.repeated_ids:
             alike = "all rows of a bin could belong to a single id; keep one row per id"
             shown = "one known label of an id would reveal its others; keep one row per id"
             yield from refused(

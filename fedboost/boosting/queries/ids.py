@@ -300,7 +300,7 @@ class ReachQuery(ToldPlaces):
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
-        return int(terms.vertical.predicts)
+        return int(cls.serves(terms) and len(terms.blocks) > 0)
 
     def relayed_bytes(self, terms: Terms) -> int:
         """Return the maximum number of bytes that a party relays: one bit and the leaf bits of each row, or
