@@ -120,9 +120,12 @@ class Terms(Flat):
         return Blocks(vertical.blocks_of(self.parties), self.task.read(self.columns), vertical.aligns)
 
     @property
+    def _is_protected(self) -> bool:
+        return self.task.is_protected and not self.evaluates_jointly
+
+    @property
     def protection(self) -> Protection:
-        is_protected = self.task.is_protected and not self.evaluates_jointly
-        row = self.hiding.row if is_protected else PROTECTIONS["plain"]
+        row = self.hiding.row if self._is_protected else PROTECTIONS["plain"]
         return row.by_columns or row if self.vertical.is_used else row
 
     @property
@@ -339,7 +342,7 @@ class Terms(Flat):
         yield from _faults_of_draws(self)
         yield from _faults_of_symmetric(self)
         yield from _faults_of_vertical(self)
-        if self.task.is_protected and not self.hides_columns:
+        if self._is_protected and not self.hides_columns:
             shared = self.noise is not None and self.noise.placement == "distributed"
             yield from self.hiding.faults(self.parties, shared, shrinks)
         if shrinks and objective.loss.quantile is not None:

@@ -66,7 +66,12 @@ def queries_of(name: str) -> list[str]:
     return name.split(AND)
 
 
-OF_LABELS = frozenset({"RowsQuery", "StartQuery", "EndRoundQuery", "ResidualQuery", BY_PARTY})
+OF_LABELS = frozenset(
+    {
+        *("RowsQuery", "StartQuery", "EndRoundQuery", "ResidualQuery", BY_PARTY),
+        *("MagnitudesQuery", "EvaluationQuery"),
+    }
+)
 OF_LABEL_HOLDER = frozenset({"PlacesQuery", "ReachQuery"})
 """Queries that a feature holder answers with zeros, because they are about labels or because the label holder
 answers them for all parties."""
@@ -141,6 +146,15 @@ NOT_HIDDEN = "the aggregator sees each party's own counts, histograms and metric
 
 PREDICTION_SEEN = "relays messages that it cannot read, and learns the number of rows"
 """What the aggregator of a prediction session does and learns, under any protection."""
+
+JOINTLY_MEASURED = (
+    "sees the exact counts and sums over the label holder's rows that the metrics are computed from"
+)
+JOINTLY_TOLD = (
+    "learns for each of its rows which leaves of each tree the splits of each other site rule out, i.e. "
+    "which way the row goes at these splits"
+)
+"""What the aggregator of a joint evaluation sees, and what the label holder learns from predictions."""
 
 PLACEMENTS = {"distributed": "; each site added a share of it", "local": "; this site added it"}
 """Maps the placement of noise to the end of a sentence about the noise."""
@@ -395,8 +409,7 @@ def _of_predicted(terms: Terms, holder_does: str) -> list[Entry]:
         ("rows", rows_of_blocks(terms)),
         (
             "label holder",
-            f"{holder_does}; learns for each of its rows which leaves of each tree the splits of each other "
-            "site rule out, i.e. which way the row goes at these splits",
+            f"{holder_does}; {JOINTLY_TOLD}",
         ),
     ]
 
@@ -410,8 +423,8 @@ def _of_joint_evaluation(terms: Terms) -> list[Entry]:
         ("other sites", "tell the label holder this, and answer with zeros otherwise; learn no label"),
         (
             "aggregator",
-            "sees the exact counts and sums over the label holder's rows that the metrics are computed from, "
-            "not only the coarse figures that the analyst gets; cannot read what the sites tell each other",
+            f"{JOINTLY_MEASURED}, not only the coarse figures that the analyst gets; cannot read what the "
+            f"sites tell each other",
         ),
     ]
 
@@ -663,6 +676,8 @@ def not_hidden(terms: Terms) -> str:
     """Describe what others see of each party's values under terms whose protection does not hide them."""
     if not terms.blocks:
         return NOT_HIDDEN
+    if terms.evaluates_jointly:
+        return f"the aggregator {JOINTLY_MEASURED}; the label holder {JOINTLY_TOLD}"
     return _encrypted(terms) if terms.hides_columns else _plain(terms)
 
 

@@ -325,6 +325,25 @@ def test_too_few_common_rows_are_refused():
         fb.evaluate(trained()[0].party_models, {**tables, "telco": tables["telco"].slice(0, 30)})
 
 
+def counts_in(found):
+    """All counts of rows in the figures."""
+    bins = [count for each in found["bins"] for count in (each["rows"], each["positives"])]
+    return [found["rows"], *found["confusion"].values(), *bins]
+
+
+def test_one_person_less_changes_no_count_by_less_than_a_unit():
+    """A feature holder that leaves one person out: what the analyst gets is as coarse as ever."""
+    result, tables, common, _ = trained()
+    (person,) = np.flatnonzero(np.array(tables["telco"]["id"]) == common["id"][0].as_py())
+    kept = np.delete(np.arange(tables["telco"].num_rows), person)
+    less = {**tables, "telco": tables["telco"].take(kept)}
+    for each in (tables, less):
+        found = fb.evaluate(result.party_models, each).summary
+        assert not any(count % 10 for count in counts_in(found) if count != found["rows"])
+    exact = [fb.evaluate(result.party_models, each, min_count=1).summary for each in (tables, less)]
+    assert exact[0]["rows"] - exact[1]["rows"] == 1
+
+
 def test_more_ids_than_the_terms_name_are_refused():
     ids = trained()[1]["bank"].num_rows
     assert f"has {ids} rows to predict" in refused(session(changes={"predict_rows": ids - 1}))
