@@ -295,10 +295,10 @@ def vertical_example(tmp_path, monkeypatch) -> dict[str, Any]:
 @pytest.mark.slow
 def test_the_page_on_vertical_training(vertical_example):
     names = vertical_example
-    *first, whole, together = names["said"].splitlines(keepends=True)
+    *first, whole, together, evaluated = names["said"].splitlines(keepends=True)
     assert "".join(first) in VERTICAL.read_text()
     assert first[1] == "1948 True\n"
-    for line in (whole, together):
+    for line in (whole, together, evaluated):
         assert f"prints `{line.strip()}`" in VERTICAL.read_text()
     (several,) = (fb.Terms.read(tomllib.loads(text)) for text in blocks(VERTICAL, "toml"))
     assert names["terms"].digest == read_terms(Path("terms.toml")).digest

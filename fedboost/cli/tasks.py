@@ -140,7 +140,9 @@ TUNE_EPILOG = (
 )
 EVALUATE_EPILOG = (
     "Example: fedboost evaluate model.json --aggregator fed.example.org:7070 --keys keys/marie\n\n"
-    "Example: fedboost evaluate model.json --aggregator fed.example.org:7070 --keys keys/marie --by sex"
+    "Example: fedboost evaluate model.json --aggregator fed.example.org:7070 --keys keys/marie --by sex\n\n"
+    "Example: fedboost evaluate structure.json --predict-rows 5000 --aggregator fed.example.org:7070 "
+    "--keys keys/marie"
 )
 DRIFT_EPILOG = "Example: fedboost drift model.json --aggregator fed.example.org:7070 --keys keys/marie"
 ColumnsFile = Annotated[
