@@ -181,7 +181,7 @@ class PredictionHolder(BaseHolder):
         order, others = self._alignment.repeated(query, None), self._block.feature_holders
         times = self._alignment.rows_of_each(self._alignment.rows_at(query))
         by_id = yield from self._alignment.show(query)
-        self._check_known(by_id)
+        self._check_common(by_id)
         known = np.repeat(by_id, times, axis=1)
         ends = np.concatenate([[0], np.cumsum(times)])
         features, parts = self._features(order), list[Float64]()
@@ -205,9 +205,17 @@ class PredictionHolder(BaseHolder):
         margins[..., order], has[:, order] = listed, known
         self.prediction = Prediction(margins, self._model.loss.predict(margins), has)
 
-    def _check_known(self, known: Mask) -> None:
-        """Raise Refused if the feature holders know too few of the ids. known: bool [feature holders, ids].
-        To predict, the check of `ReachQuery` at each feature holder is enough."""
+    def _check_common(self, known: Mask) -> None:
+        """Raise Refused if a model would be evaluated on too few common ids. known: bool [feature holders,
+        ids]. To predict, the check of `ReachQuery` at each feature holder is enough."""
+        ids, fewest = int(known.all(axis=0).sum()), self._terms.vertical.fewest_common_rows
+        if self._measures_common and ids < fewest:
+            raise Refused("align-few-common", few_in_common(ids, fewest, self._block.parties))
+
+    @property
+    def _measures_common(self) -> bool:
+        """True if the rows are predicted to evaluate a model on those that all parties have."""
+        return self._terms.evaluates_jointly and self._terms.vertical.rows != "label_holder"
 
     def _batches(self, rows: int) -> list[slice]:
         """Return the batches of rows whose leaf bits are relayed together, the same at all parties."""
@@ -252,17 +260,11 @@ class JointEvaluationHolder(PredictionHolder):
 
     def _measure(self, done: Prediction) -> EvaluationHolder:
         shard, margins = self._shard, done.margins
-        if self._terms.vertical.rows != "label_holder":
+        if self._measures_common:
             chosen = np.flatnonzero(done.known.all(axis=0))
             shard, margins = shard.pick(chosen), margins[..., chosen]
         nthread = self._threads.number
         return EvaluationHolder(lambda terms: shard, self._terms, nthread, self._me, margins=margins)
-
-    def _check_known(self, known: Mask) -> None:
-        vertical, ids = self._terms.vertical, int(known.all(axis=0).sum())
-        if vertical.rows != "label_holder" and ids < vertical.fewest_common_rows:
-            few = few_in_common(ids, vertical.fewest_common_rows, self._block.parties)
-            raise Refused("align-few-common", few)
 
 
 # ---- A training: the columns of a party, and the relays of its block ------------------------------------
