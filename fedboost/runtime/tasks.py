@@ -558,8 +558,9 @@ def evaluate(
                 f"the {what} of party {missing[0]} is missing; pass one for each party",
             )
     models = {party: part.booster for party, part in parts.items()}
-    tables = {party: shards[party] for party in agreed.parties} if isinstance(shards, Mapping) else shards
-    return Evaluation.from_model(*_simulated(agreed, tables, seed, nthread, site, models=models))
+    if isinstance(shards, Mapping):  # parts name other parties by their places in the terms
+        shards = {party: shards[party] for party in agreed.parties or shards}
+    return Evaluation.from_model(*_simulated(agreed, shards, seed, nthread, site, models=models))
 
 
 def tune(

@@ -874,11 +874,11 @@ def _faults_of_task(terms: Terms) -> Iterator[str]:
                 f"evaluate_rows = {rows!r}: the model does not contain the terms under which it was "
                 f"trained; set 'all'",
             )
-        if rows != "all" and trained is not None and trained.vertical.is_used:
+        apart = terms.vertical.is_used or (trained is not None and trained.vertical.is_used)
+        if rows != "all" and apart:
             raise ConfigError(
                 "terms-evaluate-rows",
-                f"evaluate_rows = {rows!r}: parties had different columns when the model was trained; set "
-                f"'all'",
+                f"evaluate_rows = {rows!r}: parties have or had different columns; set 'all'",
             )
         if rows == "held-out" and trained is not None and not trained.validates:
             raise ConfigError(

@@ -144,7 +144,11 @@ def test_terms_may_be_saved_and_are_approved_as_they_are(site):
         ("model.json", ["--predict-rows", "1400", "--by", "plan"], "party telco has it"),
         ("model.json", ["--predict-rows", "1400", "--by-site"], "only bank has labels"),
         ("model.json", ["--predict-rows", "1400", "--min-count", "5"], "min_count"),
-        ("model.json", ["--predict-rows", "1400", "--rows", "held-out"], "parties had different columns"),
+        (
+            "model.json",
+            ["--predict-rows", "1400", "--rows", "held-out"],
+            "parties have or had different columns",
+        ),
         ("whole.json", ["--predict-rows", "1400"], 'its policy has evaluate = "own"'),
     ],
 )

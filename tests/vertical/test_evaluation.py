@@ -149,6 +149,23 @@ def test_a_categorical_feature_of_the_label_holder_splits_too():
     assert found == due
 
 
+def test_a_model_of_whole_rows_is_evaluated_by_columns_too():
+    """One that was trained on other rows, which each party had with all columns."""
+    other = fb.simulate(terms_of(validation_fraction=0.2), {"pooled": pooled(seed=3)}).model
+    layout, table = LAYOUTS["three holders"], table_of("logistic")
+    tables, common = scattered(layout, table)
+    found = fb.evaluate(other, tables, matched(layout), rows="all").summary
+    assert found == fb.evaluate(other, {"new": common}, terms_of(), rows="all").summary
+    assert found == fb.evaluate(other, tables, matched(layout)).summary
+    with raised(ConfigError, "settings-invalid"):
+        fb.evaluate(other, tables, matched(layout), rows="held-out")
+
+
+def test_the_model_of_a_simulation_is_whole():
+    result, tables, _, _ = trained()
+    assert fb.evaluate(result.model, tables).summary == fb.evaluate(result.party_models, tables).summary
+
+
 # ---- labels with noise ----------------------------------------------------------------------------------
 
 
