@@ -55,7 +55,7 @@ from fedboost.holders.other_tasks import OTHER_HOLDERS, EvaluationHolder, Holder
 from fedboost.holders.shard import BaseHolder, Exchange, Shard, place_of
 from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.privacy import packing
-from fedboost.protocol.contracts import Answered, Answering, Holder, Receive, Send
+from fedboost.protocol.contracts import Answered, Answering, HeldTable, Holder, Receive, Send
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
 
@@ -239,6 +239,13 @@ class JointEvaluationHolder(PredictionHolder):
         if self._me != self._block.label_holder:
             return 0
         return super().rows if self._measured is None else self._measured.rows
+
+    @property
+    def table(self) -> HeldTable | None:
+        """The label holder's rows and which of them are evaluated, once they are matched, unless all are."""
+        if self._measured is None or self.prediction is None or not self._measures_common:
+            return None
+        return HeldTable(self._shard.rows, self.rows_hashed, np.asarray(self.prediction.known.all(axis=0)))
 
     def answering(self, query: OfTurn) -> Answering:
         """Return this party's answer, int64 [query.cells], as a generator that exchanges relays."""

@@ -697,10 +697,9 @@ class PartySession:
         introduced.transcript = next_transcript(introduced.transcript, ask.query)
         # Not under masks: there the refusal alone would reveal something about the rows of this party.
         if not member.protection.hides and ask.query.rows < member.holder.rows:
-            raise PeerError(
-                "query-rows-few",
-                "the query allows fewer rows than this site has, so its cells could overflow",
-            )
+            raise PeerError("query-rows-few", "the query has cells for fewer rows than this site has")
+        if member.terms.evaluates_jointly and (table := member.holder.table) is not None:
+            member.memory.bind(member.holder.rows_hashed, table)  # rows are chosen after they are matched
         if introduced.relays is not None:
             introduced.relays = introduced.relays.told(ask.query.seen_by(member.terms, me, publicly=True))
         most = max_relayed(member.terms, me, ask.query, member.holder.rows, before)

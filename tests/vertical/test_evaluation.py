@@ -1,21 +1,26 @@
 """A model is evaluated by parties that hold different columns: the figures are those of one table with all
 columns, and they are told under the rules of the label holder."""
 
+import os
 from functools import cache, partial
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from columns_apart import FEWEST, LAYOUTS, left_joined, matched, pooled, scattered, terms_of
+from memories import opened
 from raised import raised
 from sklearn import metrics as reference
 
 import fedboost as fb
 from fedboost.boosting.programs import tasks
 from fedboost.boosting.queries.labels import EvaluationQuery, MagnitudesQuery
+from fedboost.boosting.state import INITIAL_STATE
 from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
 from fedboost.privacy.noise import randomise_labels
-from fedboost.protocol.messages import Ask, Relay
+from fedboost.protocol.aggregator import AggregatorSession
+from fedboost.protocol.messages import Ask, Relay, Report
+from fedboost.protocol.site import Limits
 from fedboost.runtime.data.shard import ids_of, with_label_noise
 from fedboost.runtime.local import simulation
 from fedboost.runtime.signed_model import signed_model_of
@@ -359,6 +364,33 @@ def test_one_person_less_changes_no_count_by_less_than_a_unit():
         assert not any(count % 10 for count in counts_in(found) if count != found["rows"])
     exact = [fb.evaluate(result.party_models, each, min_count=1).summary for each in (tables, less)]
     assert exact[0]["rows"] - exact[1]["rows"] == 1
+
+
+def test_evaluations_of_rows_that_differ_by_few_people_are_refused(tmp_path):
+    """By the label holder, over restarts, before it tells anything about its labels."""
+    _, tables, common, _ = trained()
+    ids = set(common["id"].to_pylist())
+    held = np.array([i in ids for i in tables["telco"]["id"].to_pylist()])
+    limits = Limits(max_sessions=9, max_predicted_rows=10**6, min_difference=10)
+
+    def evaluated(name, fewer):
+        kept = np.delete(np.arange(held.size), np.flatnonzero(held)[:fewer])
+        with opened(tmp_path / "memory.sqlite", party="bank") as memory:
+            apart = session(tables={**tables, "telco": tables["telco"].take(kept)}, memories={"bank": memory})
+            apart.crash("bank", permit=lambda offer: limits)
+            apart.session = AggregatorSession(
+                name, apart.terms, tasks.evaluate, INITIAL_STATE, trust=apart.session.trust, draw=os.urandom
+            )
+            return apart.play()
+
+    assert not evaluated("first", 0).session.error
+    assert not evaluated("again", 0).session.error
+    one_less = evaluated("one less", 1)
+    assert "differ in fewer than 10 rows" in one_less.error
+    assert not [m for m in one_less.said(Report, "bank") if m.turn > 3]
+    assert "differ in fewer than 10 rows" in evaluated("nine less", 9).error
+    assert not evaluated("ten less", 10).session.error
+    assert "differ in fewer than 10 rows" in evaluated("eleven less", 11).error
 
 
 def test_more_ids_than_the_terms_name_are_refused():
