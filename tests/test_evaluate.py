@@ -620,10 +620,10 @@ def test_what_cannot_be_is_one_line(model, tmp_path):
     assert "xgb_model cannot be evaluated: its objective is binary:logistic" in why(model, other)
     assert "nothing.json: cannot read the model: No such file" in why(tmp_path / "nothing.json")
     (tmp_path / "part.json").write_text(f"{PART_BEGINS},...")
-    assert "part.json is only a part of a model; run fedboost assemble" in why(tmp_path / "part.json")
+    assert "part.json is not a model part written by" in why(tmp_path / "part.json")
     apart = {"columns": {"label": "y", "numeric": ["age", "dose"], "held": {"south": ["dose"]}}}
     apart = terms(["north", "south"], **apart, label_holder="north", rows="in_order")
-    assert "label_holder: a model can be evaluated only if each party has all columns" in why(model, apart)
+    assert "label_holder: a model can be evaluated only if rows are matched by ids" in why(model, apart)
     with pytest.raises(ConfigError, match="program evaluate needs a model: set xgb_model"):
         terms(program="evaluate")
     agreed = evaluation_terms(model)
@@ -720,7 +720,7 @@ def test_the_command_with_bad_input(model, tmp_path):
     for words, why in (
         ((tmp_path / "none.json",), "none.json: cannot read the model: No such file or directory"),
         ((tmp_path,), "cannot read the model: not a regular file"),
-        ((part,), "part.json is only a part of a model"),
+        ((part,), "part.json is not a model part written by"),
         ((foreign,), "foreign.json: the features have no names"),
         ((other,), "other.toml is not a fedboost model: it is not JSON"),
         ((file, "--terms", other), "xgb_model cannot be evaluated: its feature 1 is 'age'"),

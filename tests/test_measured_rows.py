@@ -204,7 +204,7 @@ def test_rows_held_out_by_parties_with_different_columns_are_refused():
     trained = terms(
         ["north", "south", "east"], columns=columns, label_holder="south", validation_fraction=0.3
     )
-    with pytest.raises(ConfigError, match="parties had different columns"):
+    with pytest.raises(ConfigError, match="parties have or had different columns"):
         claiming(trained, evaluate_rows="held-out")
     agreed = claiming(trained, evaluate_rows="all")
     assert EvaluationHolder(lambda own: to_shard(TABLE, own, "north"), agreed, 1, "north").rows == 900

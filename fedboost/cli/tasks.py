@@ -140,7 +140,9 @@ TUNE_EPILOG = (
 )
 EVALUATE_EPILOG = (
     "Example: fedboost evaluate model.json --aggregator fed.example.org:7070 --keys keys/marie\n\n"
-    "Example: fedboost evaluate model.json --aggregator fed.example.org:7070 --keys keys/marie --by sex"
+    "Example: fedboost evaluate model.json --aggregator fed.example.org:7070 --keys keys/marie --by sex\n\n"
+    "Example: fedboost evaluate structure.json --predict-rows 5000 --aggregator fed.example.org:7070 "
+    "--keys keys/marie"
 )
 DRIFT_EPILOG = "Example: fedboost drift model.json --aggregator fed.example.org:7070 --keys keys/marie"
 ColumnsFile = Annotated[
@@ -198,13 +200,20 @@ def evaluate(
         ),
     ] = None,
     min_count: MinCount = None,
+    predict_rows: Annotated[
+        int | None,
+        typer.Option(
+            help="For sites that hold different columns: maximum number of row ids of the label holder.",
+            min=1,
+        ),
+    ] = None,
 ) -> None:
     """Evaluate a model on the rows of all sites. Reports metrics and, for binary classification, the ROC
     curve, calibration and rates by subgroup. As with training, every site has to agree first."""
     run.check(model, terms)
     given = None if terms is None else tasks.read_terms(terms)
-    agreed = tasks.evaluation_terms(model, given, by or (), by_site, threshold, min_count, rows)
-    run.save(agreed, model)
+    agreed = tasks.evaluation_terms(model, given, by or (), by_site, threshold, min_count, rows, predict_rows)
+    run.save(agreed, None if agreed.xgb_model is None else model)
     if run.aggregator is not None:
         run.show(tasks.Evaluation.from_model(*run.ended(agreed)))
 

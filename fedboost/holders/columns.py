@@ -28,9 +28,16 @@ from fedboost.boosting.queries.ids import (
     ReachQuery,
     check_batch,
     check_predicted,
+    few_in_common,
     rows_of_batch,
 )
-from fedboost.boosting.queries.labels import ResidualQuery, RowsQuery, StartQuery
+from fedboost.boosting.queries.labels import (
+    EvaluationQuery,
+    MagnitudesQuery,
+    ResidualQuery,
+    RowsQuery,
+    StartQuery,
+)
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.boosting.state import INITIAL_STATE, BoostingState, Round, structure
 from fedboost.errors import PeerError, Refused
@@ -44,11 +51,11 @@ from fedboost.gbdt.sampling import Mask
 from fedboost.gbdt.tree import NO_SPLITS, Splits, Tree
 from fedboost.holders import column_rows
 from fedboost.holders.alignment import Alignment, CommonRows
-from fedboost.holders.other_tasks import OTHER_HOLDERS, HolderArguments, TableOf
+from fedboost.holders.other_tasks import OTHER_HOLDERS, EvaluationHolder, HolderArguments, TableOf
 from fedboost.holders.shard import BaseHolder, Exchange, Shard, place_of
 from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.privacy import packing
-from fedboost.protocol.contracts import Answered, Answering, Holder, Receive, Send
+from fedboost.protocol.contracts import Answered, Answering, HeldTable, Holder, Receive, Send
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
 
@@ -177,7 +184,9 @@ class PredictionHolder(BaseHolder):
         bits once per id, and these are repeated for each row with that id."""
         order, others = self._alignment.repeated(query, None), self._block.feature_holders
         times = self._alignment.rows_of_each(self._alignment.rows_at(query))
-        known = np.repeat((yield from self._alignment.show(query)), times, axis=1)
+        by_id = yield from self._alignment.show(query)
+        self._check_common(by_id)
+        known = np.repeat(by_id, times, axis=1)
         ends = np.concatenate([[0], np.cumsum(times)])
         features, parts, why = self._features(order), list[Float64](), list[Float64]()
         base = None if self._shard.base_margin is None else self._shard.base_margin[order]
@@ -191,8 +200,8 @@ class PredictionHolder(BaseHolder):
             for other in others:
                 if size := self._structure.size(other):
                     told = yield Receive(LEAF_BITS, other, each.size * size)
-                    by_id = np.frombuffer(told, np.uint8).reshape(each.size, size)
-                    bits[other] = np.repeat(by_id, each, axis=0).tobytes()
+                    told_bits = np.frombuffer(told, np.uint8).reshape(each.size, size)
+                    bits[other] = np.repeat(told_bits, each, axis=0).tobytes()
             rows, own_base = int(each.sum()), None if base is None else base[batch]
             leaves = reach.joined(self._structure, bits, rows, self._threads)
             parts.append(reach.margins(self._model, leaves, own_base))
@@ -204,10 +213,73 @@ class PredictionHolder(BaseHolder):
         reasons = np.concatenate(why)[np.argsort(order)] if self._explains else None
         self.prediction = Prediction(margins, self._model.loss.predict(margins), has, reasons)
 
+    def _check_common(self, known: Mask) -> None:
+        """Raise Refused if a model would be evaluated on too few common ids. known: bool [feature holders,
+        ids]. To predict, the check of `ReachQuery` at each feature holder is enough."""
+        ids, fewest = int(known.all(axis=0).sum()), self._terms.vertical.fewest_common_rows
+        if self._measures_common and ids < fewest:
+            raise Refused("align-few-common", few_in_common(ids, fewest, self._block.parties))
+
+    @property
+    def _measures_common(self) -> bool:
+        """True if the rows are predicted to evaluate a model on those that all parties have."""
+        return self._terms.evaluates_jointly and self._terms.vertical.rows != "label_holder"
+
     def _batches(self, rows: int) -> list[slice]:
         """Return the batches of rows whose leaf bits are relayed together, the same at all parties."""
         step = rows_of_batch(max(map(self._structure.size, self._structure.parties)))
         return [slice(first, first + step) for first in range(0, rows, step)]
+
+
+class JointEvaluationHolder(PredictionHolder):
+    """Holder in a session that evaluates a model of parties with different columns.
+
+    The rows are predicted first, as in a session that predicts. Then the label holder answers the queries of
+    an evaluation (`EvaluationHolder`), from its labels and the margins, and the others answer with zeros.
+    Rows are evaluated if all parties have them, or all rows of the label holder with `rows =
+    "label_holder"`. Labels have the noise that the terms require, as in training (`label_epsilon`)."""
+
+    _measured: EvaluationHolder | None = None
+
+    @property
+    def rows(self) -> int:
+        """Number of rows that the answers are about: 0 at feature holders."""
+        if self._me != self._block.label_holder:
+            return 0
+        return super().rows if self._measured is None else self._measured.rows
+
+    @property
+    def table(self) -> HeldTable | None:
+        """The label holder's rows and which of them are evaluated, once they are matched, unless all are."""
+        if self._measured is None or self.prediction is None or not self._measures_common:
+            return None
+        return HeldTable(self._shard.rows, self.rows_hashed, np.asarray(self.prediction.known.all(axis=0)))
+
+    def answering(self, query: OfTurn) -> Answering:
+        """Return this party's answer, int64 [query.cells], as a generator that exchanges relays."""
+        if not isinstance(query, MagnitudesQuery | EvaluationQuery):
+            answer = yield from super().answering(query)
+            if isinstance(query, ReachQuery) and self.prediction is not None:
+                self._measured = self._measure(self.prediction)
+            return answer
+        query.check_order(self._terms, self.state)
+        if self._me != self._block.label_holder:
+            return np.zeros(query.cells, np.int64)
+        if self._measured is None:
+            raise PeerError(
+                "query-order",
+                f"label holder {self._me} has no predictions of its rows: they were not requested, or it was "
+                f"restarted since; evaluate again",
+            )
+        return self._measured.compute(query)
+
+    def _measure(self, done: Prediction) -> EvaluationHolder:
+        shard, margins = self._shard, done.margins
+        if self._measures_common:
+            chosen = np.flatnonzero(done.known.all(axis=0))
+            shard, margins = shard.pick(chosen), margins[..., chosen]
+        nthread = self._threads.number
+        return EvaluationHolder(lambda terms: shard, self._terms, nthread, self._me, margins=margins)
 
 
 # ---- A training: the columns of a party, and the relays of its block ------------------------------------
@@ -577,16 +649,30 @@ def _training(own: HolderArguments, terms: Terms, secret: bytes) -> Holder:
 
 
 def _predicting(own: HolderArguments, terms: Terms, secret: bytes) -> Holder:
+    model = _own_part(own, terms)
+    return PredictionHolder(own.read, terms, own.name, secret, model, own.nthread, own.explains)
+
+
+def _own_part(own: HolderArguments, terms: Terms) -> Booster:
+    """Return the party's part of the model that a session predicts with, or the whole model in the terms."""
+    if terms.earlier is not None:
+        return terms.earlier
     if own.model_of is None:
         raise Refused("model-missing", f"party {own.name} does not have any models to predict with")
-    model = own.model_of(terms)
-    return PredictionHolder(own.read, terms, own.name, secret, model, own.nthread, own.explains)
+    return own.model_of(terms)
+
+
+def _evaluating(own: HolderArguments, terms: Terms, secret: bytes) -> Holder:
+    if not terms.evaluates_jointly:
+        return OTHER_HOLDERS["evaluate"](own, terms, secret)
+    return JointEvaluationHolder(own.read, terms, own.name, secret, _own_part(own, terms), own.nthread)
 
 
 HOLDERS: dict[str, Callable[[HolderArguments, Terms, bytes], Holder]] = {
     "train": _training,
     "tune": _training,
     **OTHER_HOLDERS,
+    "evaluate": _evaluating,
     "predict": _predicting,
 }
 """Maps task -> the function that creates its holder."""

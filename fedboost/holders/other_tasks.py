@@ -153,9 +153,11 @@ class EvaluationHolder(RowsHolder):
         nthread: int = 1,
         name: str = "",
         table_of: TableOf | None = None,
+        margins: Float64 | None = None,
     ) -> None:
         """Read the rows, select the rows to evaluate on, and compute their margins. name: name of this party
-        in the terms; table_of: see `measured_rows`."""
+        in the terms; table_of: see `measured_rows`; margins: float64 [rows] or [outputs, rows] if they are
+        already known."""
         super().__init__(lambda: read(terms), terms, nthread)
         self._name = name
         every = self._shard
@@ -163,10 +165,13 @@ class EvaluationHolder(RowsHolder):
         if self._about.chosen is not None:
             self._shard = every.pick(np.flatnonzero(self._about.chosen))
         shard, model = self._shard, terms.earlier
-        assert model is not None
         rows = shard.label, shard.weight, shard.group
         self._gradients = Gradients(terms.objective.loss, *rows, self._threads, shard.allocate)
-        continue_margins(self._gradients.margin, shard.base_margin, model, shard.columns)
+        if margins is None:
+            assert model is not None
+            continue_margins(self._gradients.margin, shard.base_margin, model, shard.columns)
+        else:
+            self._gradients.margin[:] = margins
 
     @property
     def table(self) -> HeldTable | None:
@@ -196,7 +201,7 @@ class EvaluationHolder(RowsHolder):
 
     def _rows_of(self, column: str, place: int | None) -> Mask:
         """Return a mask of the rows with one level of a column, or with none declared if `place` is None."""
-        columns = self._terms.columns
+        columns = self._terms.blocks.columns_of(self._name)
         if column in columns.subgroups:
             codes = self._shard.subgroups[[*columns.subgroups].index(column)]
         else:

@@ -109,10 +109,9 @@ class Query:
         def ends_tree(self) -> bool:
             """True if the query ends a tree, and with it the round."""
 
-        @property
-        def only_turn(self) -> int | None:
-            """Number of the turn in which this must be the only query, or None if any turn is allowed. Set
-            only for queries that are sent once in a session."""
+        def turn_under(self, terms: Terms) -> int | None:
+            """Return the number of the turn in which this must be the only query, or None if any turn is
+            allowed. Set only for queries that are sent once in a session."""
 
         @property
         def cells(self) -> int:
@@ -509,7 +508,8 @@ class Several(Query):
     def stage(self) -> int:
         return self.parts[-1].stage
 
-    only_turn = None
+    def turn_under(self, terms: Terms) -> int | None:
+        return None
 
     @cached_property
     def cells(self) -> int:

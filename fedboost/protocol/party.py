@@ -271,12 +271,12 @@ def check_due(ask: Ask, now: QueryContext) -> None:
             )
     ask.query.check(terms)
     # Each query of the turn is checked in the state to which the queries before it lead.
-    parts = ask.query.parts
-    for query in parts:
-        if query.only_turn is not None and (query.only_turn != ask.turn or len(parts) > 1):
+    for query in (parts := ask.query.parts):
+        only_turn = query.turn_under(terms)
+        if only_turn is not None and (only_turn != ask.turn or len(parts) > 1):
             raise PeerError(
                 "only-turn",
-                f"{query.name} came in turn {ask.turn}, but must be the only query of turn {query.only_turn}",
+                f"{query.name} came in turn {ask.turn}, but must be the only query of turn {only_turn}",
             )
         if query.of_tree or query.ends_tree:
             state.check_next(terms, query)
@@ -697,10 +697,9 @@ class PartySession:
         introduced.transcript = next_transcript(introduced.transcript, ask.query)
         # Not under masks: there the refusal alone would reveal something about the rows of this party.
         if not member.protection.hides and ask.query.rows < member.holder.rows:
-            raise PeerError(
-                "query-rows-few",
-                "the query allows fewer rows than this site has, so its cells could overflow",
-            )
+            raise PeerError("query-rows-few", "the query has cells for fewer rows than this site has")
+        if member.terms.evaluates_jointly and (table := member.holder.table) is not None:
+            member.memory.bind(member.holder.rows_hashed, table)  # rows are chosen after they are matched
         if introduced.relays is not None:
             introduced.relays = introduced.relays.told(ask.query.seen_by(member.terms, me, publicly=True))
         most = max_relayed(member.terms, me, ask.query, member.holder.rows, before)

@@ -44,7 +44,8 @@ from fedboost.terms.terms import Terms
 # releases beyond the budget.
 # A session that predicts is limited only by its rows, at the parties that help the label holder. It does not
 # count in max_sessions, and its parties are not a group: it opens no sum over rows, so there is nothing to
-# subtract from the sums of training sessions, and nothing that noise or a budget could bound.
+# subtract from the sums of training sessions, and nothing that noise or a budget could bound. If it predicts
+# to evaluate a model, it opens sums over rows of the label holder alone, and counts in max_sessions there.
 
 
 KEY_BYTES = 32
@@ -260,10 +261,13 @@ def colluding_parties(terms: Terms) -> int:
 
 def predicted_by(terms: Terms, party: str) -> int | None:
     """Return the number of rows that a party helps another party to predict, or None if the session does not
-    predict. It is 0 for the label holder, since the rows are its own."""
+    predict. It is 0 for the label holder, since the rows are its own. If the label holder's rows are
+    predicted to evaluate a model, it is None, since the session tells others about its labels."""
     if terms.vertical.predict_rows is None:
         return None
-    return 0 if terms.blocks.has_labels(party) else terms.vertical.predict_rows
+    if terms.blocks.has_labels(party):
+        return None if terms.evaluates_jointly else 0
+    return terms.vertical.predict_rows
 
 
 def splits_by(terms: Terms, party: str) -> int:

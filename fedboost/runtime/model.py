@@ -281,6 +281,11 @@ def text_of(model: object, folder: Path = Path(), task: Task = TASKS["train"]) -
     return read_file(path, f"xgb_model {quoted(str(path))}", task)[0]
 
 
+def is_part(path: Path) -> bool:
+    """Return True if a file is only a part of a model. Raises ConfigError if it cannot be read."""
+    return _read(path, str(path)).startswith(PART_BEGINS)
+
+
 def read_file(path: Path, source: str, task: Task = TASKS["train"]) -> tuple[str, Terms | None]:
     """Read a model file for use in terms.
 

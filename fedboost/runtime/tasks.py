@@ -15,18 +15,20 @@ import numpy as np
 from pydantic import ValidationError
 
 from fedboost.errors import ConfigError
+from fedboost.gbdt.booster import Booster
 from fedboost.results import tasks
 from fedboost.results.base import Ended, Result, Traffic
 from fedboost.results.tasks import BinCounts
 from fedboost.runtime.config import TERMS, read_toml, to_toml
 from fedboost.runtime.files import saved, write_atomically
-from fedboost.runtime.model import Model, read_file, text_of
+from fedboost.runtime.model import Model, is_part, read_file, text_of
 from fedboost.runtime.signed_model import PartyModel, SignedModel, signed_model_of
 from fedboost.terms.reading import require_known
 from fedboost.terms.session import TASKS, task_of
 from fedboost.terms.tasks import terms_to_describe, terms_to_drift, terms_to_evaluate
 from fedboost.terms.terms import TUNED, Terms
 from fedboost.terms.training import MAX_CANDIDATES
+from fedboost.terms.vertical import MOST_IDS
 from fedboost.views.as_html import report
 from fedboost.views.results import document, hints
 
@@ -92,20 +94,28 @@ _A_PART = "this is only a part of a model; run fedboost assemble on all parts"
 
 
 def evaluation_terms(
-    model: Model | Path | str,
+    model: Model | PartyModel | Path | str,
     terms: Terms | None = None,
     by: Iterable[str] = (),
     by_site: bool = False,
     threshold: float | None = None,
     min_count: int | None = None,
     rows: str | None = None,
+    predict_rows: int | None = None,
+    most_rows: int | None = None,
 ) -> Terms:
     """Return the terms of a session that evaluates a model. Arguments are as for `evaluate`, and override
-    settings of `terms`. Raises ConfigError if the model cannot be evaluated."""
-    if isinstance(model, PartyModel):
-        raise ConfigError("model-is-part", _A_PART)
+    settings of `terms`. most_rows: `predict_rows` if it is not specified but needed. Raises ConfigError if
+    the model cannot be evaluated."""
     own: Terms | None
-    if isinstance(model, Model):
+    text: str | None = None
+    if isinstance(model, str | Path) and is_part(Path(model)):
+        model = PartyModel.load(model)
+    if isinstance(model, PartyModel):
+        own = model.terms
+        if not (terms or own).vertical.is_used:
+            raise ConfigError("model-is-part", _A_PART)
+    elif isinstance(model, Model):
         text, own = str(text_of(model, task=TASKS["evaluate"])), model.terms
     else:
         text, own = read_file(Path(model), str(model), TASKS["evaluate"])
@@ -117,7 +127,10 @@ def evaluation_terms(
             )
     given = terms or own
     assert given is not None
-    return terms_to_evaluate(given, text, by, by_site, threshold, min_count, rows)
+    id = model.id if isinstance(model, PartyModel) else None
+    if predict_rows is None and given.vertical.is_used:
+        predict_rows = most_rows
+    return terms_to_evaluate(given, text, by, by_site, threshold, min_count, rows, id, predict_rows)
 
 
 def drift_terms(
@@ -381,7 +394,7 @@ class TaskRequests(ABC):
 
     def evaluate(
         self,
-        model: Model | Path | str,
+        model: Model | PartyModel | Path | str,
         terms: Terms | None = None,
         by: Iterable[str] = (),
         by_site: bool = False,
@@ -390,11 +403,13 @@ class TaskRequests(ABC):
         wait: float = 60.0,
         on_waiting: OnWaiting | None = None,
         rows: str | None = None,
+        predict_rows: int | None = None,
     ) -> Evaluation:
         """Evaluate a model on the rows of all parties, and wait for the result. The parties are those named
         in `terms`, or else in the model's terms. `rows` may also be "new", for rows added since the training.
-        Other arguments are as for `fedboost.evaluate`."""
-        agreed = evaluation_terms(model, terms, by, by_site, threshold, min_count, rows)
+        If parties hold different columns, `model` may be the analyst's part, and `predict_rows` is the
+        maximum number of ids of the label holder. Other arguments are as for `fedboost.evaluate`."""
+        agreed = evaluation_terms(model, terms, by, by_site, threshold, min_count, rows, predict_rows)
         return Evaluation.from_model(*self._result(agreed, wait, on_waiting))
 
     def drift(
@@ -419,16 +434,24 @@ class TaskRequests(ABC):
 
 
 def _simulated(
-    terms: Terms, shards: Any, seed: int, nthread: int, site: str | None, by_tables: bool = False
+    terms: Terms,
+    shards: Any,
+    seed: int,
+    nthread: int,
+    site: str | None,
+    by_tables: bool = False,
+    models: Mapping[str, Booster] | None = None,
 ) -> tuple[SignedModel, Traffic]:
     """Run a session in this process and return its signed model and its traffic. by_tables: the parties are
-    the tables rather than those in the terms."""
+    the tables rather than those in the terms; models: as for `run_session`."""
     from fedboost.runtime.local import (
         simulation,
     )  # late, as it is slow and an aggregator's analyst needs none
 
     agreed = simulation.terms_for_tables(terms, shards) if by_tables else terms
-    session, meter, _ = simulation.run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
+    session, meter, _ = simulation.run_session(
+        agreed, shards, seed=seed, nthread=nthread, site=site, models=models
+    )
     return signed_model_of(session), meter.traffic
 
 
@@ -485,7 +508,7 @@ def drift(
 
 
 def evaluate(
-    model: Model | Path | str,
+    model: Model | Mapping[str, PartyModel] | Path | str,
     shards: Mapping[str, Any] | Sequence[Any],
     terms: Terms | None = None,
     by: Iterable[str] = (),
@@ -502,7 +525,8 @@ def evaluate(
     Over the network, use `fedboost evaluate` or `connect(...).evaluate(model)`.
 
     Args:
-        model: a model, or the path of a file from fedboost or XGBoost.
+        model: a model, or the path of a file from fedboost or XGBoost. If parties keep parts of the model:
+            party -> its part (`Result.party_models`).
         shards, seed, nthread, site: as for `simulate`.
         terms: terms that define the columns and parties; required for files written by XGBoost. Without
             terms, each table is a party. If there are only a few parties, they may be allowed only with the
@@ -519,8 +543,24 @@ def evaluate(
         ConfigError: an argument is invalid, or a table does not match the terms.
         SessionFailed: the session ended without a result.
     """
-    agreed = evaluation_terms(model, terms, by, by_site, threshold, min_count, rows)
-    return Evaluation.from_model(*_simulated(agreed, shards, seed, nthread, site, terms is None))
+    parts: Mapping[str, PartyModel] = {}
+    if isinstance(model, Mapping) and not (parts := model):
+        raise ConfigError("model-parts-missing", "there are no model parts; pass the part of each party")
+    first = next(iter(parts.values())) if isinstance(model, Mapping) else model
+    settings = by, by_site, threshold, min_count, rows
+    agreed = evaluation_terms(first, terms, *settings, most_rows=MOST_IDS)
+    if not agreed.evaluates_jointly:
+        return Evaluation.from_model(*_simulated(agreed, shards, seed, nthread, site, terms is None))
+    for what, given in (("model", parts if agreed.xgb_model is None else shards), ("table", shards)):
+        if missing := [party for party in agreed.parties if party not in given]:
+            raise ConfigError(
+                "predict-input-missing",
+                f"the {what} of party {missing[0]} is missing; pass one for each party",
+            )
+    models = {party: part.booster for party, part in parts.items()}
+    if isinstance(shards, Mapping):  # parts name other parties by their places in the terms
+        shards = {party: shards[party] for party in agreed.parties or shards}
+    return Evaluation.from_model(*_simulated(agreed, shards, seed, nthread, site, models=models))
 
 
 def tune(

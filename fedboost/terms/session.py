@@ -41,7 +41,9 @@ class Task:
         reads_subgroups: the session reads the subgroup columns.
         by_analyst: analysts request such sessions, and sites approve them for named analysts. If false, the
             label holder requests them for its own rows.
-        is_protected: answers use the protection of the terms.
+        is_protected: answers use the protection of the terms, unless parties with different columns evaluate
+            a model.
+        helped_by: if parties hold different columns, task that sites without labels must allow, too.
         max_turns: maximum number of queries in a session; None if it depends on the trees."""
 
     name: str
@@ -59,6 +61,7 @@ class Task:
     reads_subgroups: bool = False
     by_analyst: bool = True
     is_protected: bool = True
+    helped_by: str = ""
     max_turns: int | None = None
 
     def read(self, columns: Schema) -> Schema:
@@ -80,6 +83,7 @@ _ROWS = (
         model_is="evaluated",
         measures=True,
         reads_subgroups=True,
+        helped_by="predict",
         max_turns=2,
     ),
     Task(

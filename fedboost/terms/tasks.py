@@ -102,6 +102,18 @@ _BITS_OF_FIGURE = 20
 count of ten million rows in units of 10 has a million (2**20) possible values."""
 _UNUSED_COLUMNS = "validation", "row_id", "ranges"
 """Settings of columns that an evaluation drops. It needs `label_range` only under terms with noise."""
+_ONLY_TO_TRAIN = frozenset({"validation_fraction", "early_stopping_rounds", "reference", "xgb_model"})
+"""Settings of a training that an evaluation by parties with different columns drops. It keeps all others, by
+which each site recognises the model."""
+_MAY_DIFFER = frozenset(
+    {
+        *_ONLY_TO_TRAIN,
+        *("program", "predict_with", "predict_rows", "subgroups", "threshold", "evaluate_rows"),
+        *("min_count", "min_common_rows", "eval_metric", "on_loss", "turn_timeout", "rejoin_timeout"),
+    }
+)
+"""Settings that may differ between the training of a model and its evaluation by parties with different
+columns."""
 
 
 @dataclass(frozen=True)
@@ -183,6 +195,8 @@ def terms_to_evaluate(
     threshold: float | None = None,
     min_count: int | None = None,
     rows: str | None = None,
+    predict_with: str | None = None,
+    predict_rows: int | None = None,
 ) -> Terms:
     """Return the terms of a session that evaluates a model, derived from the terms of a training session. If
     the terms already evaluate a model, all their settings are kept. The other arguments replace settings of
@@ -190,6 +204,8 @@ def terms_to_evaluate(
 
     Args:
         model: text of the model, as in `xgb_model`.
+        predict_with: id of the model, if parties that hold different columns keep its parts.
+        predict_rows: maximum number of ids of the label holder, if parties hold different columns.
         by: names of columns by which to report results, e.g. "sex", or "sex=F,M" if the terms do not declare
             the column.
         by_site: sets `party_metrics` if true.
@@ -197,17 +213,20 @@ def terms_to_evaluate(
             were held out.
 
     Raises ConfigError if the terms do not support an evaluation."""
-    if terms.vertical.is_used:
-        raise ConfigError(
-            "terms-vertical-task",
-            f"{terms.vertical.key}: a model can be evaluated only if each party has all columns",
-        )
+    _check_joint(terms, by_site, predict_rows)
     declared, names = {**terms.columns.subgroups}, [*terms.evaluation.subgroups]
     if by := [*by]:
         split = [_column_of(each, terms.columns) for each in by]
         declared |= {name: levels for name, levels in split if levels}
         names = [name for name, _ in split]
     used = {name: [*levels] for name, levels in declared.items() if name in names}
+    for party, columns in terms.columns.held.items():
+        if shared := {*columns}.intersection(names):
+            raise ConfigError(
+                "terms-by-column",
+                f"by {min(shared)!r}: party {party} has it, but only columns of the label holder can split "
+                f"results",
+            )
     values = settings_for(
         terms,
         TASKS["evaluate"],
@@ -217,12 +236,49 @@ def terms_to_evaluate(
         threshold=threshold,
         min_count=min_count,
         evaluate_rows=rows,
+        predict_with=predict_with,
+        predict_rows=predict_rows,
+        on_loss="stop" if terms.vertical.is_used else None,
     )
     values["columns"] = {**values["columns"], "subgroups": used}
     agreed = Terms.read(values)
-    if "evaluate_rows" not in values and agreed.trained is not None and agreed.trained.validates:
+    trained = None if agreed.evaluates_jointly else agreed.trained
+    if "evaluate_rows" not in values and trained is not None and trained.validates:
         return Terms.read({**values, "evaluate_rows": "held-out"})
     return agreed
+
+
+def _check_joint(terms: Terms, by_site: bool | None, predict_rows: int | None) -> None:
+    """Raise ConfigError if parties hold different columns and cannot evaluate a model."""
+    vertical, why = terms.vertical, ""
+    if not vertical.is_used:
+        if predict_rows is not None:
+            raise ConfigError(
+                "option-alone", "predict_rows is only for a model of parties that hold different columns"
+            )
+        return
+    if vertical.label_holder is None:
+        why = "a model can be evaluated only with a single label holder"
+    elif not vertical.aligns:
+        why = 'a model can be evaluated only if rows are matched by ids, not with rows = "in_order"'
+    elif by_site:
+        why = f"only {vertical.label_holder} has labels, so results cannot be split by site"
+    elif predict_rows is None and not terms.evaluates_jointly:
+        why = "specify how many ids the table of the label holder has at most (--predict-rows)"
+    if why:
+        raise ConfigError("terms-vertical-task", f"{vertical.key}: {why}")
+
+
+def are_of_training(terms: Terms, trained: Terms) -> bool:
+    """Return True if parties with different columns may have trained, under the terms `trained`, the model
+    that these terms evaluate."""
+
+    def kept(each: Terms) -> dict[str, Any]:
+        values = {key: value for key, value in each.flat.items() if key not in {"columns", *_MAY_DIFFER}}
+        columns = each.columns.model_copy(update={"subgroups": {}, "validation": None})
+        return {**values, "columns": columns}
+
+    return kept(terms) == kept(trained)
 
 
 def _column_of(given: str, columns: Schema) -> tuple[str, tuple[str, ...]]:
@@ -253,9 +309,11 @@ def settings_for(terms: Terms, task: Task, **given: object) -> dict[str, Any]:
     values: dict[str, Any] = terms.model_dump(mode="json", exclude_unset=True)
     if terms.task is not task:
         kept = _KEPT_TO_DESCRIBE if task.counts_values else _KEPT_TO_EVALUATE
+        unused: tuple[str, ...] = (*_UNUSED_COLUMNS, *([] if "noise" in values else ["label_range"]))
+        if terms.vertical.is_used:
+            kept, unused = frozenset(values.keys() - _ONLY_TO_TRAIN), ("validation",)
         values = {key: value for key, value in values.items() if key in kept} | {"program": task.program}
         if task.measures:
-            unused = (*_UNUSED_COLUMNS, *([] if "noise" in values else ["label_range"]))
             values["columns"] = {k: v for k, v in values["columns"].items() if k not in unused}
     return values | {key: value for key, value in given.items() if value is not None}
 

@@ -100,7 +100,13 @@ class Terms(Flat):
 
     @cached_property
     def task(self) -> Task:
-        return TASKS["predict"] if self.vertical.predicts else task_of(self.session.program)
+        named = task_of(self.session.program)
+        return named if named.measures or not self.vertical.predicts else TASKS["predict"]
+
+    @property
+    def evaluates_jointly(self) -> bool:
+        """True if parties with different columns predict the label holder's rows to evaluate a model."""
+        return self.vertical.is_used and self.task.measures and not self.task.uses_reference
 
     @property
     def holders(self) -> tuple[str, ...]:
@@ -114,8 +120,12 @@ class Terms(Flat):
         return Blocks(vertical.blocks_of(self.parties), self.task.read(self.columns), vertical.aligns)
 
     @property
+    def _is_protected(self) -> bool:
+        return self.task.is_protected and not self.evaluates_jointly
+
+    @property
     def protection(self) -> Protection:
-        row = self.hiding.row if self.task.is_protected else PROTECTIONS["plain"]
+        row = self.hiding.row if self._is_protected else PROTECTIONS["plain"]
         return row.by_columns or row if self.vertical.is_used else row
 
     @property
@@ -203,7 +213,7 @@ class Terms(Flat):
     @cached_property
     def max_turns(self) -> int:
         if self.task.max_turns is not None:
-            return self.task.max_turns
+            return self.task.max_turns + ALIGNMENT_TURNS * self.evaluates_jointly
         before = ALIGNMENT_TURNS * self.vertical.aligns + MAX_REFINEMENTS + MAX_RENEWAL_QUERIES
         before += 4  # rows, start, sums by level, and rows by bin
         return before + (self.trees.rounds + 1) * (self.max_turns_per_tree + 1)
@@ -229,8 +239,12 @@ class Terms(Flat):
     @cached_property
     def trained(self) -> Self | None:
         """Terms under which the model in `xgb_model` was trained, or None if its file does not contain them.
-        These terms prove nothing unless the model is signed. Raises ConfigError if they are not valid
-        terms."""
+        These terms prove nothing unless the model is signed. If the parties keep the model's parts, these are
+        terms with the same settings, which each site compares with those of its part. Raises ConfigError if
+        they are not valid terms."""
+        if self.evaluates_jointly and self.xgb_model is None:
+            own = "program", "predict_with", "predict_rows", "subgroups", "threshold", "evaluate_rows"
+            return self.altered({}, without=own)
         facts = {} if self.xgb_model is None else continuation.facts_of(self.xgb_model)
         text = facts.get(continuation.TRAINED_UNDER)
         return None if text is None else type(self).from_canonical(text)
@@ -313,15 +327,7 @@ class Terms(Flat):
 
     @property
     def relays_samples(self) -> bool:
-        """True if a label holder relays which rows are sampled, and gradients only of these rows. Without a
-        minimum number of rows per bin, which needs them, it does so only if the sample reveals nothing: each
-        party can draw it from its own ids, or from the order of the rows."""
-        vertical, columns = self.vertical, self.columns
-        if not vertical.is_used or vertical.min_rows_per_bin > 1:
-            return vertical.is_used
-        own_ids = vertical.aligns and not vertical.takes_all_rows and vertical.id_form in (None, "text")
-        is_public = own_ids or (not vertical.aligns and columns.row_id is None)
-        return self.draws_rows and is_public and columns.validation is None and columns.group is None
+        return self.vertical.relays_samples(self.columns, self.draws_rows)
 
     def candidate(self, number: int) -> Self:
         return self.altered(self.objective.candidates[number], without=("program", "candidates"))
@@ -340,7 +346,7 @@ class Terms(Flat):
         yield from _faults_of_draws(self)
         yield from _faults_of_symmetric(self)
         yield from _faults_of_vertical(self)
-        if self.task.is_protected and not self.hides_columns:
+        if self._is_protected and not self.hides_columns:
             shared = self.noise is not None and self.noise.placement == "distributed"
             yield from self.hiding.faults(self.parties, shared, shrinks)
         if shrinks and objective.loss.quantile is not None:
@@ -745,6 +751,12 @@ def _faults_of_vertical(terms: Terms) -> Iterator[str]:
     yield from vertical.faults(terms.parties, terms.columns)
     if not vertical.is_used:
         return
+    jointly, program = terms.evaluates_jointly, terms.session.program
+    has_rows = vertical.predict_rows is not None
+    if jointly and not (has_rows and (vertical.predict_with is None) != (terms.xgb_model is None)):
+        yield "to evaluate, set predict_rows, and either predict_with or xgb_model"
+    if not jointly and has_rows != (vertical.predict_with is not None):
+        yield "predict_with and predict_rows must be set together: set both or neither"
     protection, noisy = f"protection {hiding.protection}", vertical.label_epsilon is not None
     has_classes = terms.objective.loss.xgboost_equivalent.label_kind is LabelKind.CLASS
     alone, parallel = vertical.alone_rounds, trees.num_parallel_tree
@@ -801,8 +813,12 @@ def _faults_of_vertical(terms: Terms) -> Iterator[str]:
             "no other party has the columns of a lost party; set wait or stop",
         ),
         (terms.evaluation.party_metrics, "party_metrics", "only the label holder has labels; remove it"),
-        (terms.xgb_model is not None, "xgb_model", "no party has all columns of its trees; remove it"),
-        (terms.session.program != "boosting", f"program {terms.session.program!r}", "set boosting"),
+        (
+            terms.xgb_model is not None and not jointly,
+            "xgb_model",
+            "no party has all columns of its trees; remove it",
+        ),
+        (program != "boosting" and not jointly, f"program {program!r}", "set boosting"),
     )
     yield from vertical.faults_of_rows(terms.columns)
 
@@ -839,7 +855,7 @@ def _faults_of_task(terms: Terms) -> Iterator[str]:
     yield from terms.evaluation.faults_of_counts(setting for setting, is_so in inexact.items() if is_so)
     if not terms.task.measures:
         return
-    if terms.xgb_model is None:
+    if terms.xgb_model is None and not terms.evaluates_jointly:
         yield f"program {program} needs a model: set xgb_model"
         return
     yield from refused(
@@ -862,11 +878,11 @@ def _faults_of_task(terms: Terms) -> Iterator[str]:
                 f"evaluate_rows = {rows!r}: the model does not contain the terms under which it was "
                 f"trained; set 'all'",
             )
-        if rows != "all" and trained is not None and trained.vertical.is_used:
+        apart = terms.vertical.is_used or (trained is not None and trained.vertical.is_used)
+        if rows != "all" and apart:
             raise ConfigError(
                 "terms-evaluate-rows",
-                f"evaluate_rows = {rows!r}: parties had different columns when the model was trained; set "
-                f"'all'",
+                f"evaluate_rows = {rows!r}: parties have or had different columns; set 'all'",
             )
         if rows == "held-out" and trained is not None and not trained.validates:
             raise ConfigError(
@@ -881,7 +897,8 @@ def _faults_of_task(terms: Terms) -> Iterator[str]:
                 "evaluate_rows = 'held-out' with noise: these rows were drawn by position, so one row more "
                 "would change many of them; set 'all', or train with row_id",
             )
-        continuation.check_attached(terms.xgb_model, terms.task)
+        if terms.xgb_model is not None:
+            continuation.check_attached(terms.xgb_model, terms.task)
     except ConfigError as error:
         yield str(error)
         return

@@ -659,6 +659,8 @@ class Evaluation(Group):
                 yield f"subgroups: {name[:MAX_CHARS]!r} {why}; or declare its levels (--by NAME=A,B)"
             if name in self.subgroups[:number]:
                 yield f"subgroups names {name!r} more than once"
+            if elsewhere := next((party for party, held in columns.held.items() if name in held), ""):
+                yield f"subgroups: only the label holder can split results, but {elsewhere} has {name!r}"
         if self.subgroups and columns.group is not None:
             yield "subgroups with columns.group: rows of a group are ranked across all levels; remove one"
 

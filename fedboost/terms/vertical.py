@@ -162,19 +162,21 @@ class Vertical(Group):
         pattern=f"^[0-9a-f]{{{2 * ID_BYTES}}}$",
         description="Id of a model whose parts the parties keep. If it is set, the session does not train; "
         "the parties predict rows of the label holder ([predict together](vertical.md#predict-together)). "
-        "`fedboost predict --party` sets it.",
+        'With `program = "evaluate"`, they evaluate the model on these rows. `fedboost predict --party` and '
+        "`fedboost evaluate` set it.",
     )
     predict_rows: int | None = Field(
         default=None,
         ge=1,
         le=MOST_IDS,
-        description="With `predict_with`: number of rows to predict; with `repeated_ids`, number of ids.",
+        description="With `predict_with`: number of rows to predict; with `repeated_ids`, number of ids. "
+        'With `program = "evaluate"`: maximum number of ids in the table of the label holder.',
     )
 
     @property
     def predicts(self) -> bool:
-        """True if the session predicts rows instead of training."""
-        return self.predict_with is not None
+        """True if the session predicts rows of the label holder instead of training."""
+        return self.predict_rows is not None
 
     @property
     def is_used(self) -> bool:
@@ -211,6 +213,16 @@ class Vertical(Group):
         """Return True if this tree of the session uses only the label holder's columns."""
         return tree < self.alone_rounds
 
+    def relays_samples(self, columns: Schema, draws_rows: bool) -> bool:
+        """Return True if a label holder relays which rows are sampled, and gradients only of these rows.
+        Without a minimum number of rows per bin, which needs them, it does so only if the sample reveals
+        nothing: each party can draw it from its own ids, or from the order of the rows."""
+        if not self.is_used or self.min_rows_per_bin > 1:
+            return self.is_used
+        own_ids = self.aligns and not self.takes_all_rows and self.id_form in (None, "text")
+        is_public = own_ids or (not self.aligns and columns.row_id is None)
+        return draws_rows and is_public and columns.validation is None and columns.group is None
+
     def blocks_of(self, parties: tuple[str, ...]) -> tuple[Block, ...]:
         """Return the blocks of these parties, or () if each party has all columns."""
         if self.label_holder is None:
@@ -234,7 +246,7 @@ class Vertical(Group):
             yield from refused(
                 "blocks",
                 (twice, "label_holder", "set it only in each of [[blocks]]"),
-                (self.predicts, "predict_with", one_holder),
+                (self.predicts, "predict_rows", one_holder),
                 (self.model == "parties", 'model = "parties"', one_holder),
                 (of_one, 'rows = "label_holder"', "it needs one label holder; set label_holder"),
                 (
@@ -244,7 +256,7 @@ class Vertical(Group):
                 ),
                 (has_floor, "min_rows_per_bin", own),
             )
-        if self.repeated_ids and not self.predicts:
+        if self.repeated_ids:
             alike = "all rows of a bin could belong to a single id; keep one row per id"
             shown = "one known label of an id would reveal its others; keep one row per id"
             yield from refused(
@@ -252,14 +264,12 @@ class Vertical(Group):
                 (has_floor, "min_rows_per_bin", alike),
                 (self.label_epsilon is not None, "label_epsilon", shown),
             )
-        if (self.predict_with is None) != (self.predict_rows is None):
-            yield "predict_with and predict_rows must be set together: set both or neither"
 
     def faults(self, parties: tuple[str, ...], columns: Schema) -> Iterator[str]:
         """Yield an error message for each party that is not in exactly one block, and for each column that
         does not have exactly one holder in each block."""
         if not self.is_used:
-            keys = "rows", *OF_IDS, "model", "alone_rounds", "label_epsilon", "predict_with"
+            keys = "rows", *OF_IDS, "model", "alone_rounds", "label_epsilon", "predict_with", "predict_rows"
             given = ["columns.held"] * bool(columns.held) + [key for key in keys if getattr(self, key)]
             for key in [*given, *["min_rows_per_bin"] * (self.min_rows_per_bin > 1)]:
                 yield f"{key} is only for parties that hold different columns: set label_holder, or remove it"
@@ -290,7 +300,7 @@ class Vertical(Group):
     def faults_of_rows(self, columns: Schema) -> Iterator[str]:
         """Yield an error message unless the settings define clearly how the parties' rows are matched."""
         if self.predicts and not self.aligns:
-            yield 'predict_with: rows are matched by their ids, so remove rows = "in_order"'
+            yield 'predict_rows: rows are matched by their ids, so remove rows = "in_order"'
         if self.aligns and columns.row_id is None:
             yield (
                 f"{self.key} needs columns.row_id, the column that the parties' rows are matched by; set it, "

@@ -66,7 +66,12 @@ def queries_of(name: str) -> list[str]:
     return name.split(AND)
 
 
-OF_LABELS = frozenset({"RowsQuery", "StartQuery", "EndRoundQuery", "ResidualQuery", BY_PARTY})
+OF_LABELS = frozenset(
+    {
+        *("RowsQuery", "StartQuery", "EndRoundQuery", "ResidualQuery", BY_PARTY),
+        *("MagnitudesQuery", "EvaluationQuery"),
+    }
+)
 OF_LABEL_HOLDER = frozenset({"PlacesQuery", "ReachQuery"})
 """Queries that a feature holder answers with zeros, because they are about labels or because the label holder
 answers them for all parties."""
@@ -141,6 +146,15 @@ NOT_HIDDEN = "the aggregator sees each party's own counts, histograms and metric
 
 PREDICTION_SEEN = "relays messages that it cannot read, and learns the number of rows"
 """What the aggregator of a prediction session does and learns, under any protection."""
+
+JOINTLY_MEASURED = (
+    "sees the exact counts and sums over the label holder's rows that the metrics are computed from"
+)
+JOINTLY_TOLD = (
+    "learns for each of its rows which leaves of each tree the splits of each other site rule out, i.e. "
+    "which way the row goes at these splits"
+)
+"""What the aggregator of a joint evaluation sees, and what the label holder learns from predictions."""
 
 PLACEMENTS = {"distributed": "; each site added a share of it", "local": "; this site added it"}
 """Maps the placement of noise to the end of a sentence about the noise."""
@@ -231,6 +245,11 @@ def _evaluation(terms: Terms) -> tuple[Lines, str]:
         "new": "the rows of all sites that were added since its training",
     }
     of = which[evaluation.evaluate_rows]
+    if terms.evaluates_jointly:
+        of = f"rows of {delimited(terms.vertical.label_holder or '')} that all sites have"
+        if terms.vertical.rows == "label_holder":
+            of = f"all rows of {delimited(terms.vertical.label_holder or '')}"
+        of += f", of at most {terms.vertical.predict_rows:,} ids"
     return [("evaluates", f"a model on {of}; nothing is trained"), _measured_model(terms)], given
 
 
@@ -243,6 +262,8 @@ def _drift(terms: Terms) -> tuple[Lines, str]:
 
 
 def _measured_model(terms: Terms) -> tuple[str, str]:
+    if terms.evaluates_jointly and terms.earlier is None:
+        return "model", f"{terms.vertical.predict_with}: each party's own part of it"
     trees = terms.earlier.trees if terms.earlier else ()
     leaves = sum(tree.left.count(NO_CHILD) for tree in trees)
     parts = f"{len(trees)} trees with {leaves:,} leaves, which are part of the terms"
@@ -348,8 +369,9 @@ def groups(
         return [(WHO_LEARNS_WHAT, _prediction(terms)), (COLUMNS, [("row id", row_id), _features(terms)])]
     if not terms.task.trains:
         columns = [line for line in columns if line[0] in _OF_FEATURES or terms.task.reads_labels]
+        participants = _of_joint_evaluation(terms) if terms.evaluates_jointly else _participants(terms)
         return [
-            (WHO_LEARNS_WHAT, _of_other_tasks(terms, analysts, _participants(terms), origin)),
+            (WHO_LEARNS_WHAT, _of_other_tasks(terms, analysts, participants, origin)),
             (COLUMNS, columns),
         ]
     get = "gets" if len(analysts) == 1 else "get"
@@ -373,15 +395,37 @@ def _prediction(terms: Terms) -> list[Entry]:
             f"{vertical.predict_rows:,} rows of {delimited(vertical.label_holder or '')}; nothing is trained",
         ),
         ("model", f"{vertical.predict_with}: each party's own part of it"),
+        *_of_predicted(terms, "requests the session with its own certificate"),
+        ("aggregator", PREDICTION_SEEN),
+    ]
+
+
+def _of_predicted(terms: Terms, holder_does: str) -> list[Entry]:
+    """Return lines about the parties of a joint prediction or evaluation, and what the label holder learns.
+    holder_does: what the label holder does besides."""
+    return [
         ("parties", f"{len(terms.parties)}: {listed(terms.parties)}"),
         ("columns held", _held(terms.columns.held)),
         ("rows", rows_of_blocks(terms)),
         (
             "label holder",
-            "requests the session with its own certificate; learns for each of these rows which leaves of "
-            "each tree the splits of each other site rule out, i.e. which way the row goes at these splits",
+            f"{holder_does}; {JOINTLY_TOLD}",
         ),
-        ("aggregator", PREDICTION_SEEN),
+    ]
+
+
+def _of_joint_evaluation(terms: Terms) -> list[Entry]:
+    """Return lines about the parties of a joint evaluation, and who learns what."""
+    epsilon = terms.vertical.label_epsilon
+    noise = "" if epsilon is None else f", from labels with noise (label_epsilon = {epsilon:g})"
+    return [
+        *_of_predicted(terms, f"alone computes all counts and sums{noise}"),
+        ("other sites", "tell the label holder this, and answer with zeros otherwise; learn no label"),
+        (
+            "aggregator",
+            f"{JOINTLY_MEASURED}, not only the coarse figures that the analyst gets; cannot read what the "
+            f"sites tell each other",
+        ),
     ]
 
 
@@ -632,6 +676,8 @@ def not_hidden(terms: Terms) -> str:
     """Describe what others see of each party's values under terms whose protection does not hide them."""
     if not terms.blocks:
         return NOT_HIDDEN
+    if terms.evaluates_jointly:
+        return f"the aggregator {JOINTLY_MEASURED}; the label holder {JOINTLY_TOLD}"
     return _encrypted(terms) if terms.hides_columns else _plain(terms)
 
 

@@ -366,6 +366,31 @@ def test_predictions_are_no_trainings(site):
     met(site, "after", predicting(100), limits)
 
 
+def evaluating(rows, label_holder="south"):
+    return predicting(rows, label_holder).changed(program="evaluate", on_loss="stop")
+
+
+def test_evaluations_are_charged_as_predictions_where_they_help(site):
+    limits = Limits(max_sessions=1, max_predicted_rows=1000)
+    met(site, "s", evaluating(600), limits).end("")
+    met(site, "t", predicting(300), limits).end("")
+    site.restart()
+    with raised(Refused, "policy-max-predicted-rows"):
+        site.memory.begin(offer("u", evaluating(101)), limits)
+    met(site, "u", evaluating(100), limits)
+
+
+def test_evaluations_are_sessions_where_the_labels_are(site):
+    """Each opens sums over rows of the label holder."""
+    limits = Limits(max_sessions=2)
+    met(site, "s", evaluating(600, "north"), limits).end("")
+    met(site, "predicted", predicting(600, "north"), limits)
+    met(site, "t", limits=limits)
+    site.restart()
+    with raised(Refused, "policy-max-sessions"):
+        site.memory.begin(offer("u", evaluating(600, "north")), limits)
+
+
 def test_what_is_refused_leaves_no_trace(site):
     met(site, "s")
     for number in range(5):

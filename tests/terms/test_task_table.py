@@ -119,8 +119,9 @@ def test_sites_are_told_of_a_model_where_one_is_measured(name):
     assert ("including the model" in TASK_WORDS[name].told) is TASKS[name].measures
 
 
-def test_where_columns_are_apart_sessions_train_or_predict():
-    assert {*BY_COLUMNS} == {"train", "predict"}
+def test_where_columns_are_apart_sessions_train_evaluate_or_predict():
+    assert {*BY_COLUMNS} == {"train", "evaluate", "predict"}
+    assert {row.helped_by for row in TASKS.values()} == {"", "predict"}
 
 
 @pytest.mark.parametrize("name", TASKS)

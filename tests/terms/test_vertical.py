@@ -204,7 +204,7 @@ def test_parties_of_a_simulation_may_be_named_later():
         (
             HELD,
             {"predict_with": "0" * 64, "predict_rows": 5},
-            'predict_with: rows are matched by their ids, so remove rows = "in_order"',
+            'predict_rows: rows are matched by their ids, so remove rows = "in_order"',
         ),
         (HELD, {"predict_with": "model.json", "predict_rows": 5}, "predict_with"),
         (

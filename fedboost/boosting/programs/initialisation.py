@@ -621,7 +621,8 @@ def matched(lists: Mapping[str, Tokens], parties: Sequence[str]) -> list[Int64]:
 
 
 def predict(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster]:
-    """Predict jointly: the label holder learns which leaves its rows reach. Returns a model without trees."""
+    """Predict jointly: the label holder learns which leaves its rows reach. Returns a model without trees.
+    An evaluation begins in the same way."""
     counts = yield ids.IdCountQuery(len(terms.parties))
     query = ids.AlignQuery(tuple(counts.tolist()))
     (block,) = terms.blocks

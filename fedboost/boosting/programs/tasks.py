@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fedboost.boosting.programs.initialisation import count_rows, no_model
+from fedboost.boosting.programs.initialisation import count_rows, no_model, predict
 from fedboost.boosting.queries import OfTurn
 from fedboost.boosting.queries.base import MAX_ROWS
 from fedboost.boosting.queries.columns import BinCountsQuery, QuantileQuery, RangeQuery, SummaryQuery
@@ -413,11 +413,17 @@ LARGEST_LOSSES = {
 
 
 def evaluate(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
-    """Evaluate the model in the terms on the rows of all parties. Returns the model and the summary."""
-    assert terms.earlier is not None
+    """Evaluate the model in the terms on the rows of all parties. Returns the model and the summary. If the
+    parties hold different columns, they first predict the rows of the label holder jointly, and the model
+    that is returned has no trees."""
+    if terms.evaluates_jointly:
+        model = yield from predict(terms, grown)
+    else:
+        assert terms.earlier is not None
+        model = terms.earlier
     if terms.noise is not None:
         noisy = yield EvaluationQuery.of(terms, ROWS, UNIT, ())
-        return Outcome(terms.earlier, noisy_summary(terms, noisy))
+        return Outcome(model, noisy_summary(terms, noisy))
     query = MagnitudesQuery(terms.metrics)
     counts = yield query
     measured = terms.evaluation.evaluate_rows
@@ -438,7 +444,7 @@ def evaluate(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
     summary = summary_of(terms, measuring, total)
     step = 0.0 if (unit := unit_of(terms.evaluation.min_count)) == 1 else step_of(min(1.0, unit / rows))
     shares = {"trained": rounded(grown_on / rows, step), "unknown": rounded(unknown / rows, step)}
-    return Outcome(terms.earlier, summary | {"of": measured, "shares": shares})
+    return Outcome(model, summary | {"of": measured, "shares": shares})
 
 
 def measuring_query(terms: Terms, query: MagnitudesQuery, rows: int, counts: Int64) -> EvaluationQuery:

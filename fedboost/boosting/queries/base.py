@@ -310,6 +310,10 @@ class BaseQuery(HasSplits, Query, ABC):
     def applied_to(self, state: Any) -> Any:
         """Return the state (`boosting.state.BoostingState`) after the query has been answered."""
 
+    def turn_under(self, terms: Terms) -> int | None:
+        """Return the turn of which the query must be the only one, or None if it may come in any turn."""
+        return self.only_turn
+
     @classmethod
     def serves(cls, terms: Terms) -> bool:
         """Return True if the task of the terms uses this kind of query."""

@@ -59,7 +59,7 @@ class IdCountQuery(BeforeRows, BaseQuery):
 
     description = "number of row ids"
     only_turn = 1
-    tasks = frozenset({"train", "predict"})
+    tasks = frozenset({"train", "predict", "evaluate"})
 
     parties: Annotated[int, Bound(MAX_PARTIES, "parties", least=1)]
 
@@ -85,7 +85,7 @@ class AlignQuery(BeforeRows, BaseQuery):
 
     description = "row ids, blinded by all parties"
     only_turn = 2
-    tasks = frozenset({"train", "predict"})
+    tasks = frozenset({"train", "predict", "evaluate"})
 
     sizes: Sizes
 
@@ -187,7 +187,7 @@ class ToldPlaces(BeforeRows, BaseQuery):
             if size and known.size < fewest:
                 parties = str(label_holder), name
                 raise Refused(
-                    "align-few-common", few_in_common(known.size, fewest, parties, not terms.task.trains)
+                    "align-few-common", few_in_common(known.size, fewest, parties, not terms.task.by_analyst)
                 )
             if known.size and (known.min() < 0 or np.unique(known).size != known.size):
                 raise Refused(
@@ -273,10 +273,12 @@ def check_aligns(terms: Terms, parties: int) -> None:
 
 
 # ---- The query by which parties that hold different columns predict together (`holders.columns`) --------
-# All rows of the label holder are predicted. Each feature holder receives the indices of these rows in its
-# own list. If it does not have an id, its columns count as missing for that row. The feature holder relays to
-# the label holder which leaves each row can reach. So one turn is enough, whatever the depth of the trees.
-# Guarantees: as for the queries that match rows. The number of rows equals `predict_rows` in the terms.
+# All rows of the label holder are predicted, for itself or to evaluate the model. Each feature holder
+# receives the indices of these rows in its own list. If it does not have an id, its columns count as missing
+# for that row. The feature holder relays to the label holder which leaves each row can reach. So one turn is
+# enough, whatever the depth of the trees.
+# Guarantees: as for the queries that match rows. The number of rows equals `predict_rows` in the terms, or
+# is at most this number if the model is evaluated.
 # Raises: Refused if a feature holder has fewer than `min_common_rows` of the rows: predicting a single known
 # id would be a look-up.
 
@@ -294,11 +296,11 @@ class ReachQuery(ToldPlaces):
     number of rows, from the label holder."""
 
     description = "number of predicted rows"
-    tasks = frozenset({"predict"})
+    tasks = frozenset({"predict", "evaluate"})
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
-        return int(cls.serves(terms))
+        return int(cls.serves(terms) and len(terms.blocks) > 0)
 
     def relayed_bytes(self, terms: Terms) -> int:
         """Return the maximum number of bytes that a party relays: one bit and the leaf bits of each row, or
@@ -320,9 +322,10 @@ def rows_of_batch(size: int) -> int:
 
 
 def check_predicted(terms: Terms, rows: int) -> None:
-    """Raise Refused unless the terms predict exactly this number of rows."""
-    due = terms.vertical.predict_rows
-    if rows != due:
+    """Raise Refused unless the terms predict exactly this number of rows or, to evaluate a model, at least
+    this number."""
+    due = terms.vertical.predict_rows or 0
+    if rows != due and not (terms.evaluates_jointly and rows < due):
         raise Refused(
             "predict-rows-differ",
             f"label holder {terms.vertical.label_holder} has {rows} rows to predict, but the terms have "

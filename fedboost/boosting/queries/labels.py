@@ -44,6 +44,7 @@ from fedboost.protocol.messages import Parties
 from fedboost.terms import tasks as evaluating
 from fedboost.terms.columns import MAX_CLASSES
 from fedboost.terms.hiding import LEVELS, ROWS, SCORES, START
+from fedboost.terms.session import ALIGNMENT_TURNS
 from fedboost.terms.terms import MAX_RENEWAL_QUERIES, Terms, slots_of
 from fedboost.terms.training import MAX_METRICS, MAX_SUBGROUPS
 
@@ -362,6 +363,10 @@ class OfModel(Stateless, BaseQuery):
     @classmethod
     def max_count(cls, terms: Terms) -> int:
         return int(terms.task.name in cls.tasks and (terms.noise is None or cls.released is not None))
+
+    def turn_under(self, terms: Terms) -> int:
+        assert self.only_turn is not None
+        return self.only_turn + ALIGNMENT_TURNS * terms.evaluates_jointly
 
     def check_order(self, terms: Terms, state: Any) -> None:
         """Do nothing: the query does not depend on the training state."""

@@ -101,8 +101,10 @@ def run_session(
     callbacks: Iterable[Callback] = (),
     on_table: OnTable | None = None,
     site: str | None = None,
+    models: Mapping[str, Booster] | None = None,
 ) -> tuple[AggregatorSession, Meter, list[Part]]:
-    """Run a session of any task in this process. The arguments are the same as for `simulate`.
+    """Run a session of any task in this process. The arguments are the same as for `simulate`. models: party
+    -> its part of the model, if the session evaluates one that the parties keep.
 
     Returns:
         The session after its end, its traffic, and the model parts that parties keep.
@@ -123,7 +125,12 @@ def run_session(
     holders = {
         name: CollectionRows(data, name, nthread)
         if is_collection(data)
-        else holder_for(reader_of(data, terms, name, on_table), name, nthread)
+        else holder_for(
+            reader_of(data, terms, name, on_table),
+            name,
+            nthread,
+            None if models is None else lambda terms, name=name: models[name],  # type: ignore[misc]
+        )
         for name, data in shards.items()
     }
     parts: dict[str, Part] = {}

@@ -569,7 +569,7 @@ def look(
         adders=config.adders,
         sessions=(past.used, policy.max_sessions),
         predicted=(site.rows_predicted(past.sessions), policy.max_predicted_rows)
-        if terms.vertical.predict_rows
+        if site.predicted_by(terms, config.party) is not None
         else None,
         budget=None if limit is None else (limit.left(past.cost), limit.epsilon, limit.delta),
         notes=tuple(notes),

@@ -393,7 +393,7 @@ class FileSession:
             if table is not None:
                 self._keep(file, table)
 
-        if not self._rows:
+        if not self._rows or table is not None:
             self._write(write, durable=True)
             self._rows = digest
 

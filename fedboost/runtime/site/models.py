@@ -22,6 +22,7 @@ from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.policy import UNCHECKED, ModelSigners
 from fedboost.runtime.site.store import OWNER_ALONE, make_folder
 from fedboost.terms import continuation
+from fedboost.terms.tasks import are_of_training
 from fedboost.terms.terms import Terms
 
 # ---- The model parts that a site stores, each in its own file -------------------------------------------
@@ -91,7 +92,11 @@ class PartFolder:
             )
         vertical = terms.vertical
         rows, fewest = vertical.predict_rows or 0, vertical.min_common_rows
-        if signed_model.terms_to_predict(model, rows, fewest) != terms:
+        if not (
+            are_of_training(terms, model.terms)
+            if terms.evaluates_jointly
+            else signed_model.terms_to_predict(model, rows, fewest) == terms
+        ):
             raise Refused(
                 "part-other-terms",
                 f"the terms do not match those under which model {id[:NAME_CHARS]} was trained",
@@ -137,6 +142,10 @@ def training_table(memory: FileMemory, terms: Terms) -> TrainingTable | None:
 def signers_at(config: PartyConfig, terms: Terms, credentials: Credentials | None = None) -> ModelSigners:
     """Return which parties, among this site and the policy's `evaluate_signers`, signed the model in these
     terms. credentials: certificates that the site trusts; None to read them from the site's key bundle."""
+    id = terms.vertical.predict_with
+    if terms.task.measures and id is not None:  # a site has no part that it has not signed
+        has_part = PartFolder(config).file(id).exists()
+        return ModelSigners(frozenset({config.party} if has_part else ()))
     if not terms.task.measures or (credentials is None and config.keys is None):
         return UNCHECKED
     if credentials is not None:

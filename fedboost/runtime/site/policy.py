@@ -680,6 +680,15 @@ def _rows(policy: Policy, terms: Terms, party: str) -> Breach | None:
     return _not_chosen("rows", policy.rows, "rows", rows) if _helps(terms, party) else None
 
 
+def _helping(policy: Policy, terms: Terms, party: str) -> Breach | None:
+    """Return the breach if the policy forbids the task by which this site would help the label holder."""
+    does, named = terms.task.helped_by, to_toml(policy.tasks)
+    if does in policy.tasks or not _helps(terms, party):
+        return None
+    why = f"to {terms.task.name}, this site would {does} rows of the label holder"
+    return Breach("tasks", named, why, allow=(does,))
+
+
 def _max_predicted_rows(policy: Policy, terms: Terms, party: str) -> Breach | None:
     rows, limit = terms.vertical.predict_rows or 0, policy.max_predicted_rows
     if rows <= limit or not _helps(terms, party):
@@ -805,6 +814,11 @@ BY_COLUMNS: dict[str, tuple[Rule, ...]] = {
         *(_repeated_ids, _max_foreign_ids, _max_splits, _model, _min_alone_rounds, _min_rows_per_bin),
         _max_label_epsilon,
     ),
+    "evaluate": (
+        *(_label_holders, _by_columns, _rows, _limit(*_COMMON_ROWS, "set min_common_rows = {}")),
+        *(_repeated_ids, _max_foreign_ids, _helping, _max_predicted_rows),
+        *(_min_alone_rounds, _max_label_epsilon),
+    ),
     "predict": (
         *(_label_holders, _by_columns, _limit(*_COMMON_ROWS, "--min-common-rows {}")),
         *(_max_foreign_ids, _max_predicted_rows),
@@ -875,10 +889,10 @@ def _accepted(policy: Policy, party: str, signers: ModelSigners) -> frozenset[st
 
 def _contradiction(terms: Terms, trained: Terms) -> str:
     """Return how the model's covers contradict the terms of its training session; '' if they do not."""
-    assert terms.earlier is not None
+    trees = terms.earlier.trees if terms.earlier else ()  # none if each site keeps its part of the model
     least = np.float32(trained.trees.min_child_weight)
     first = len(trained.roots) * trained.constant_rounds
-    for number, tree in enumerate(terms.earlier.trees[first:], first + 1):
+    for number, tree in enumerate(trees[first:], first + 1):
         leaves = (c for c, left in zip(tree.cover, tree.left, strict=True) if left == NO_CHILD)
         if len(tree.left) > 1 and (low := min(leaves)) < least:
             promised = f"min_child_weight = {trained.trees.min_child_weight:g} of its training"
