@@ -420,9 +420,7 @@ class VerticalHolder(BaseHolder):
             # Sums are sent only encrypted: the cells of the answer are 0, except for the marks of groups.
             nothing = np.zeros(query.cells - query.marks, np.int64)
             return Answered(self._bins.with_marks(query, nothing, groups), report)
-        layout = own.bins.layout
-        local = replace(query, splits=NO_SPLITS, bins=layout.bins, widths=b"", grouped=False)
-        sums = own.compute(local)
+        sums, layout = own.histograms(query), own.bins.layout
         histogram.group_nodes(sums, groups, layout)
         if not alone:
             sums = self._bins.among_all(query, sums, self._view.has_labels)

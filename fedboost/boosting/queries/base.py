@@ -90,10 +90,16 @@ class View:
     has_labels: bool
     hides: bool
 
-    @property
+    @cached_property
     def public(self) -> "View":
         """View that all parties of the block have in common."""
         return replace(self, place=-1, own=np.zeros_like(self.own), has_labels=False)
+
+    @cached_property
+    def _splitting(self) -> Flags:
+        """bool [features + parties]: the features and parties by which a split may be in this view."""
+        others = np.isin(np.arange(self.parties), self.holders[~self.own])
+        return np.concatenate([self.own, others])
 
     @cached_property
     def own_features(self) -> Int64:
@@ -109,17 +115,15 @@ class View:
 
     def splits(self, splits: Splits) -> Splits:
         """Return the splits as seen in this view; the same object if nothing is hidden."""
-        features = self._seen[splits.feature]
-        elsewhere = features >= self.features
-        if (features == splits.feature).all() and not (
-            splits.columns[2:4, elsewhere].any() or splits.categories[elsewhere].any()
-        ):
+        if not len(splits):
             return splits
-        columns, categories = splits.columns.copy(), splits.categories.copy()
-        columns[1] = features
-        columns[2:4, elsewhere] = 0
-        categories[elsewhere] = 0
-        return Splits(columns, categories)
+        seen, columns, categories = (
+            self._seen[splits.feature],
+            splits.columns.copy(),
+            splits.categories.copy(),
+        )
+        hides = level.hide_splits(columns, categories, seen, self.features)
+        return Splits(columns, categories) if hides else splits
 
     def values(self, values: Values) -> Values:
         """Return the leaf values as seen in this view: all 0 for a party without labels."""
@@ -179,11 +183,12 @@ class View:
     def check(self, splits: Splits) -> None:
         """Raise PeerError if a split by another party's feature is presented as this party's own, or as a
         split by a party that does not hold any features."""
-        elsewhere = splits.feature >= self.features
-        if not self.own[splits.feature[~elsewhere]].all():
+        wrong = splits.feature[~self._splitting[splits.feature]]
+        if not wrong.size:
+            return
+        if wrong.min() < self.features:
             raise PeerError("query-splits", "a split uses a column that this party does not hold")
-        if not np.isin(splits.feature[elsewhere] - self.features, self.holders[~self.own]).all():
-            raise PeerError("query-splits", "a split uses a column of a party that does not hold any columns")
+        raise PeerError("query-splits", "a split uses a column of a party that does not hold any columns")
 
 
 def hidden_places(terms: Terms, cut_points: CutPoints, nodes: int) -> dict[str, Int64]:
@@ -362,11 +367,12 @@ class BaseQuery(HasSplits, Query, ABC):
         return seen[party, publicly]
 
     def in_view(self, view: View) -> Self:
-        hidden = {
-            name: seen
-            for name, of in self.views
-            if (seen := of(view, getattr(self, name))) is not getattr(self, name)
-        }
+        hidden = {}
+        for name, of in self.views:
+            told = getattr(self, name)
+            seen = of(view, told)
+            if seen is not told:
+                hidden[name] = seen
         return replace(self, **hidden) if hidden else self  # type: ignore[type-var]  # a dataclass
 
     def bytes_needed(self, parties: int) -> int:
@@ -422,11 +428,10 @@ _MEMBERS: dict[type, Any] = {}
 
 def _header(value: Any, arrays: list[bytes]) -> object:
     kind = type(value)
-    if kind in _TEXT:
-        return value
     if kind is tuple:
-        types = set(map(type, value))
-        if types <= _TEXT or (types == {tuple} and _TEXT.issuperset(map(type, chain.from_iterable(value)))):
+        if _TEXT.issuperset(map(type, value)):
+            return value
+        if {*map(type, value)} == {tuple} and _TEXT.issuperset(map(type, chain.from_iterable(value))):
             return value
         return tuple([_header(member, arrays) for member in value])
     if kind is Splits:
@@ -435,16 +440,15 @@ def _header(value: Any, arrays: list[bytes]) -> object:
     if kind is np.ndarray:
         arrays.append(value.tobytes())
         return value.dtype.str, value.shape
+    if kind in _TEXT:
+        return value
     if kind not in _MEMBERS:
         names = [name for name, member in kind.__dataclass_fields__.items() if member.metadata != APART]
         every = (*kind.__dataclass_fields__,)
         several = len(names) > 1
         _MEMBERS[kind] = attrgetter(*names) if several else lambda value: [getattr(value, n) for n in every]
-    members = _MEMBERS[kind](value)
-    if _TEXT.issuperset(map(type, members)):
-        return kind.__name__, *members
     return kind.__name__, *[
-        member if type(member) in _TEXT else _header(member, arrays) for member in members
+        member if type(member) in _TEXT else _header(member, arrays) for member in _MEMBERS[kind](value)
     ]
 
 

@@ -30,12 +30,16 @@ def count_up(rows):
 
 
 @loop
-def set_bits(rows, first, bits):
-    """Set a bit for each row. rows: uint32 [n]; first: added to each row number; bits: uint8, updated in
-    place, eight rows per byte, highest bit first."""
-    for i in range(rows.size):
-        place = first + rows[i]
-        bits[place >> 3] |= np.uint8(128 >> (place & 7))
+def set_bits(rows, places, count, bits):
+    """Set the bit root * count + row for each row of these leaves.
+
+    rows: see the module docstring; places: int64 [L, 3]; count: number of rows of a root; bits: uint8,
+    updated in place, eight rows per byte, highest bit first."""
+    for leaf in range(places.shape[0]):
+        first = count * places[leaf, 2]
+        for i in range(places[leaf, 0], places[leaf, 1]):
+            place = first + rows[i]
+            bits[place >> 3] |= np.uint8(128 >> (place & 7))
 
 
 @loop

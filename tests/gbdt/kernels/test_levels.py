@@ -5,6 +5,7 @@ import pytest
 from kernel_cases import binned, columns_of
 
 from fedboost.gbdt.kernels.histogram import build_level, fit_level, pack_level, unpack_level
+from fedboost.gbdt.kernels.level import hide_splits
 from tests.gbdt.reference import histogram, levels
 
 WIDTHS = [[(20, 12), (31, 33), (40, 25), (1, 1)], [(64, 63)], [(2, 62), (60, 4), (33, 32)], []]
@@ -64,3 +65,17 @@ def test_build_level(features):
     if features == 1:
         due[:, -2:] = out[:, -2:]
     assert out.tolist() == due.tolist()
+
+
+@pytest.mark.parametrize("seen", [[], [0, 1, 2], [0, 1, 5], [4, 4, 4], [2, 5, 5]])
+@pytest.mark.parametrize("bin_", [0, 3])
+@pytest.mark.parametrize("level", [0, 1])
+def test_hide_splits(seen, bin_, level):
+    count, features = len(seen), 4
+    columns = np.array([[0, 2, 3], [0, 1, 5], [bin_, bin_, 0], [1, 0, 0], [1, 3, 5]], np.int32)[
+        :, :count
+    ].copy()
+    categories = np.full((count, 32), level, np.uint8)
+    due = levels.hide_splits(columns, categories, seen, features)
+    changed = hide_splits(columns, categories, np.array(seen, np.int64), features)
+    assert (changed, columns.tolist(), categories.tolist()) == due

@@ -135,12 +135,14 @@ def test_count_up():
 
 def test_set_bits():
     draw = np.random.default_rng(0)
-    size, first = 1_003, 1_003
-    rows = np.sort(draw.choice(size, 400, replace=False)).astype(np.uint32)
+    size = 1_003
+    rows = np.concatenate([draw.permutation(size) for _ in range(2)]).astype(np.uint32)
+    places = np.array([[0, 100, 0], [300, 300, 0], [700, size, 0], [size + 5, 2 * size - 9, 1]])
     bits = np.zeros(-(-2 * size // 8), np.uint8)
-    kernels.set_bits(rows, first, bits)
+    kernels.set_bits(rows, places, size, bits)
     expected = np.zeros(2 * size, np.bool_)
-    expected[first + rows] = True
+    for begin, end, root in places:
+        expected[root * size + rows[begin:end]] = True
     assert bits.tolist() == np.packbits(expected).tolist()
-    kernels.set_bits(rows, first, bits)  # once more changes nothing
+    kernels.set_bits(rows, places, size, bits)  # once more changes nothing
     assert bits.tolist() == np.packbits(expected).tolist()
