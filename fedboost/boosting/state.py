@@ -172,7 +172,11 @@ class BoostingState(HasSplits):
         parts: Any = query.parts
         state = self
         for part in parts:
-            state = part.applied_to(state)
+            # Kept, as the check of the query, the memory of the site and the answer all need this state.
+            known: tuple[Any, BoostingState] | None = state.__dict__.get("_next")
+            if known is None or known[0] is not part:
+                known = state.__dict__["_next"] = part, part.applied_to(state)
+            state = known[1]
         return state
 
     def grown(

@@ -715,7 +715,7 @@ class PartySession:
         ask, before, memory = underway.ask, underway.before, self._member.memory
         for step, messages, digest in underway.advance():
             with memory.together():
-                self._remember(underway, before.after(ask.query))
+                self._remember(underway)
                 if isinstance(step, Receive):
                     if received := underway.new(step, digest):
                         underway.question = remember(memory, ask, before, before.after(ask.query), received)
@@ -734,7 +734,7 @@ class PartySession:
         # again.
         with memory.together():
             answer = Answer(ask, tag, member, introduced.sealer, underway.answered, before)
-            question = self._remember(underway, member.holder.state)
+            question = self._remember(underway)
             positions = question.digest.hex(), before.position.digest.hex()
             entry = ask.query.name, ask.query.cells, answer.size
             self._record(ask, tag.roster, entry, answer.charge, *positions)
@@ -742,11 +742,12 @@ class PartySession:
         self._answered += 1
         yield from answer.reports()
 
-    def _remember(self, underway: PendingAnswer, after: TrainingState) -> Question:
+    def _remember(self, underway: PendingAnswer) -> Question:
         """Record the query before anything that follows from it is sent."""
         if underway.question is None:
-            underway.question = remember(self._member.memory, underway.ask, underway.before, after)
-            self._asked = underway.ask
+            ask, before = underway.ask, underway.before
+            underway.question = remember(self._member.memory, ask, before, before.after(ask.query))
+            self._asked = ask
         return underway.question
 
     def _open_request(self, request: OpenRequest) -> Iterator[FromParty]:
