@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 from fedboost.errors import FedboostError, PeerError, quoted
 from fedboost.protocol.adding import FromAdder, ToAdder
 from fedboost.protocol.contracts import Bound
-from fedboost.protocol.messages import SESSION_NAME, FromParty, Parties, Report, Request, ToParty
+from fedboost.protocol.messages import SESSION_NAME, FromParty, Parties, Relay, Report, Request, ToParty
 from fedboost.terms.session import MAX_PARTIES
 from fedboost.terms.training import MAX_FIGURES
 from fedboost.wire.codec import (
@@ -54,12 +54,10 @@ _encode_from_party, decode_from_party = _FROM_PARTY
 
 def encode_from_party(message: FromParty) -> bytes:
     """Encode a party's message to the aggregator."""
-    if not isinstance(message, Report):
+    if not isinstance(message, Report | Relay):
         return _encode_from_party(message)
-    out = pb.FromParty()  # filled in place, which copies the cells one time less
-    for name, value in vars(message).items():
-        setattr(out.report, name, value)
-    return serialised(out)
+    out = pb.FromParty()
+    return _filled(out, out.report if isinstance(message, Report) else out.relay, message)
 
 
 _TO_PARTY = one_of(ToParty, *pb.ToParty.DESCRIPTOR.oneofs)
@@ -67,7 +65,20 @@ _TO_PARTY = one_of(ToParty, *pb.ToParty.DESCRIPTOR.oneofs)
 
 def encode_to_party(message: ToParty) -> bytes:
     """Encode a message from the aggregator to a party."""
-    return serialised(pb.ToParty(**_TO_PARTY.write(message)))
+    if not isinstance(message, Relay):
+        return serialised(pb.ToParty(**_TO_PARTY.write(message)))
+    out = pb.ToParty()
+    return _filled(out, out.relay, message)
+
+
+def _filled(out: Any, field: Any, message: Report | Relay) -> bytes:
+    """Encode a message by filling its field of `out`, which copies its bytes one time less."""
+    for name, value in vars(message).items():
+        if isinstance(value, tuple):
+            getattr(field, name).extend(value)
+        else:
+            setattr(field, name, value)
+    return serialised(out)
 
 
 class UnreadOffer(PeerError):
