@@ -24,12 +24,11 @@ _LENGTHS = tuple(size.to_bytes(LENGTH_BYTES) for size in range(_SHORT))
 
 def pack(*fields: bytes) -> bytes:
     """Encode fields as bytes. Each field is preceded by its length (four bytes, big-endian)."""
-    packed = bytearray()
+    packed = list[bytes]()
     for field in fields:
         size = len(field)
-        packed += _LENGTHS[size] if size < _SHORT else size.to_bytes(LENGTH_BYTES)
-        packed += field
-    return bytes(packed)
+        packed += _LENGTHS[size] if size < _SHORT else size.to_bytes(LENGTH_BYTES), field
+    return b"".join(packed)
 
 
 def unpack(data: bytes) -> list[bytes]:

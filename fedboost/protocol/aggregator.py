@@ -481,9 +481,9 @@ class AggregatorSession:
         terms, introduction = self.terms, self.introduction
         protection = terms.protection
         assert introduction.transcripts is not None
-        transcript = introduction.transcripts.whole
-        if terms.hides_columns:  # the label holder opens the sum under the transcript of its view
-            transcript = introduction.transcripts.of(terms.keyholder or "")
+        # If columns are hidden, the label holder opens the sum under the transcript of its view. Plain sums are
+        # not bound to a transcript, and with masks all parties have the same one.
+        transcript = introduction.transcripts.of(terms.keyholder or terms.parties[0])
         tag, max_cells = tag_of(ask, self.roster, transcript), protection.max_cells
         if max_cells is not None and tag.cells > max_cells:
             raise Refused(

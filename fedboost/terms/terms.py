@@ -113,23 +113,23 @@ class Terms(Flat):
         vertical = self.vertical
         return Blocks(vertical.blocks_of(self.parties), self.task.read(self.columns), vertical.aligns)
 
-    @property
+    @cached_property
     def protection(self) -> Protection:
         row = self.hiding.row if self.task.is_protected else PROTECTIONS["plain"]
         return row.by_columns or row if self.vertical.is_used else row
 
-    @property
+    @cached_property
     def keyholder(self) -> str | None:
         """Name of the party that decrypts sums, or None if they are not encrypted."""
         of_columns = self.vertical.label_holder if self.hides_columns else None
         return of_columns if self.vertical.is_used else self.hiding.keyholder
 
-    @property
+    @cached_property
     def hides_columns(self) -> bool:
         """True if parties hold different columns, and other parties learn neither labels nor cut points."""
         return self.vertical.is_used and self.protection.uses_key_holder
 
-    @property
+    @cached_property
     def keeps_parts(self) -> bool:
         return self.task.trains and self.vertical.keeps_parts(self.hides_columns)
 
