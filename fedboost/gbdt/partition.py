@@ -299,11 +299,11 @@ class GrowingRows:
     def of(self, node: int) -> Rows:
         return self._sets[0].of(node)
 
-    def mark(self, nodes: Sequence[int], rows: int, bits: Bytes) -> None:
-        """Set the bit root * rows + row for every row of these leaves, sampled or not. rows: number of all
-        rows; bits: uint8, updated in place, eight rows per byte, highest bit first."""
+    def mark(self, nodes: Sequence[int], flags: Bytes) -> None:
+        """Write 1 for every row of these leaves, sampled or not. flags: uint8 [roots, rows], updated in
+        place."""
         for of_set in self._sets:
-            kernels.set_bits(of_set.rows, of_set.places(nodes), rows, bits)
+            kernels.mark_rows(of_set.rows, of_set.places(nodes), flags)
 
     def is_leaf(self, node: int) -> bool:
         return self._sets[0].is_leaf(node)

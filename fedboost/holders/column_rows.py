@@ -29,6 +29,7 @@ from fedboost.gbdt.gradients import in_units
 from fedboost.gbdt.histogram import Flags
 from fedboost.gbdt.kernels.bins import count_bins
 from fedboost.gbdt.kernels.level import add_node
+from fedboost.gbdt.kernels.rows import clear_bits
 from fedboost.gbdt.partition import Bins, GrowingRows
 from fedboost.gbdt.sampling import ALL_ROWS, Mask, Sampler, split_by_masks
 from fedboost.gbdt.threads import Threads
@@ -365,16 +366,14 @@ class RowSets:
         #
         # Below each root a row is in one node at a time, so a bit per row and root is enough for all splits
         # of a query.
-        bits = np.zeros(self.size(rows.rows), np.uint8)
-        rows.growing.mark(splits.left.tolist(), rows.rows, bits)
-        return bits.tobytes()
+        flags = np.zeros((self._roots, rows.rows), np.uint8)
+        rows.growing.mark(splits.left.tolist(), flags)
+        return np.packbits(flags).tobytes()
 
     def _take(self, rows: OwnRows, other: str, packed: bytes) -> None:
         """Write another party's row set to its row-set columns: bin 0 goes left and bin 1 goes right."""
-        bits = np.unpackbits(np.frombuffer(packed, np.uint8), count=self._roots * rows.rows)
         first = self._column_of[self._view.features + self._parties.index(other)]
-        own = rows.bins.rows.by_feature[first : first + self._roots]
-        np.subtract(1, bits.reshape(self._roots, rows.rows), out=own)
+        clear_bits(np.frombuffer(packed, np.uint8), rows.bins.rows.by_feature[first : first + self._roots])
 
 
 def some(splits: Splits, chosen: Mask) -> Splits:

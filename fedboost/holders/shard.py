@@ -265,10 +265,7 @@ class RowsHolder(BaseHolder, ABC):
         super().__init__(terms, nthread)
         self._read = read
         self._shard = read()
-
-    @property
-    def rows(self) -> int:
-        return self._shard.rows
+        self.rows = self._shard.rows
 
     @property
     def columns(self) -> tuple[Column, ...]:

@@ -33,11 +33,11 @@ def pack(*fields: bytes) -> bytes:
 
 def unpack(data: bytes) -> list[bytes]:
     """Decode the fields that `pack` encoded. Raises PeerError if the bytes end within a field."""
-    fields, offset = [], 0
-    while offset < len(data):
+    fields, offset, size = [], 0, len(data)
+    while offset < size:
         start = offset + LENGTH_BYTES
         end = start + int.from_bytes(data[offset:start])
-        if start > len(data) or end > len(data):
+        if start > size or end > size:
             raise PeerError("fields-cut-short", "the bytes end within a field")
         fields.append(data[start:end])
         offset = end

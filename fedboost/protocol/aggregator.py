@@ -481,8 +481,8 @@ class AggregatorSession:
         terms, introduction = self.terms, self.introduction
         protection = terms.protection
         assert introduction.transcripts is not None
-        # If columns are hidden, the label holder opens the sum under the transcript of its view. Plain sums are
-        # not bound to a transcript, and with masks all parties have the same one.
+        # If columns are hidden, the label holder opens the sum under the transcript of its view. Plain sums
+        # are not bound to a transcript, and with masks all parties have the same one.
         transcript = introduction.transcripts.of(terms.keyholder or terms.parties[0])
         tag, max_cells = tag_of(ask, self.roster, transcript), protection.max_cells
         if max_cells is not None and tag.cells > max_cells:
@@ -559,7 +559,7 @@ class AggregatorSession:
                 f"it relayed bytes to party {answered[0]}, which has already answered turn {relay.turn}",
             )
         # The sender is named by its connection, so no party can relay under another's name.
-        told = replace(relay, to=(), sender=party)
+        told = Relay(relay.turn, relay.attempt, relay.number, relay.content, relay.last, sender=party)
         return [(other, told) for other in relay.to]
 
     def stray_relay(self, party: str, relay: Relay) -> Outbox:

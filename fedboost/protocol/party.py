@@ -366,8 +366,9 @@ def remember(
     standing, query = memory.standing, ask.query
     # The hashes are compared one by one as relays arrive (`PendingAnswer.new`). A query that is asked again
     # knows fewer of them at first, and must not erase the others.
-    known = next((known.received for known in standing.questions if known.turn == ask.turn), ())
-    received = max(received, known, key=len)
+    for known in standing.questions if ask.turn <= standing.last_turn else ():
+        if known.turn == ask.turn:
+            received = max(received, known.received, key=len)
     question = Question(ask.turn, query.digest, query.of_tree, before.position, after.position, received)
     # A further round: a new tree begins, and the last one's queries are dropped. They can never be due again.
     base, last = standing.base, standing.last_turn

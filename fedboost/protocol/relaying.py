@@ -10,7 +10,7 @@ and relays that are out of order or larger than a turn can need."""
 import hashlib
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from fedboost.errors import PeerError, quoted
@@ -92,7 +92,7 @@ class Ends:
 
     def told(self, query: Query) -> "Ends":
         """Return a copy whose transcript includes this query. query: the query in the block's public view."""
-        return replace(self, transcript=next_transcript(self.transcript, query))
+        return Ends(self.me, self.keys, next_transcript(self.transcript, query), self.draw)
 
     def seal(self, send: Send, ask: Ask, number: int) -> bytes:
         """Encrypt the bytes of a relay for its receivers. number: number of the relay in this turn."""

@@ -54,30 +54,27 @@ _encode_from_party, decode_from_party = _FROM_PARTY
 
 def encode_from_party(message: FromParty) -> bytes:
     """Encode a party's message to the aggregator."""
-    if not isinstance(message, Report | Relay):
-        return _encode_from_party(message)
-    out = pb.FromParty()
-    return _filled(out, out.report if isinstance(message, Report) else out.relay, message)
+    return _encoded(pb.FromParty, message) if type(message) in _BULK else _encode_from_party(message)
 
 
 _TO_PARTY = one_of(ToParty, *pb.ToParty.DESCRIPTOR.oneofs)
+_BULK: dict[type, tuple[str, str]] = {Report: ("report", "cells"), Relay: ("relay", "content")}
+"""Message with much content -> its field, and the field of its content."""
 
 
 def encode_to_party(message: ToParty) -> bytes:
     """Encode a message from the aggregator to a party."""
-    if not isinstance(message, Relay):
-        return serialised(pb.ToParty(**_TO_PARTY.write(message)))
-    out = pb.ToParty()
-    return _filled(out, out.relay, message)
+    if type(message) in _BULK:
+        return _encoded(pb.ToParty, message)
+    return serialised(pb.ToParty(**_TO_PARTY.write(message)))
 
 
-def _filled(out: Any, field: Any, message: Report | Relay) -> bytes:
-    """Encode a message by filling its field of `out`, which copies its bytes one time less."""
-    for name, value in vars(message).items():
-        if isinstance(value, tuple):
-            getattr(field, name).extend(value)
-        else:
-            setattr(field, name, value)
+def _encoded(kind: Any, message: object) -> bytes:
+    """Encode a message with much content. Its content is set apart, which copies it one time less."""
+    name, bulk = _BULK[type(message)]
+    fields = vars(message)
+    out = kind(**{name: {**fields, bulk: b""}})
+    setattr(getattr(out, name), bulk, fields[bulk])
     return serialised(out)
 
 

@@ -127,7 +127,7 @@ class View:
 
     def values(self, values: Values) -> Values:
         """Return the leaf values as seen in this view: all 0 for a party without labels."""
-        told = self.has_labels or not any(value for _, value in values)
+        told = self.has_labels or {value for _, value in values} <= {0.0}
         return values if told else tuple((node, 0.0) for node, _ in values)
 
     def cells(self, starts: tuple[int, ...]) -> tuple[int, ...]:
@@ -211,10 +211,13 @@ def _masked(values: list[T], where: list[bool], value: T) -> list[T]:
 
 def view_of(terms: Terms, party: str) -> View | None:
     """Return a party's view of queries and states; None if parties have the same columns and see all."""
-    return _view_of(terms, party) if terms.blocks else None
+    views = terms.blocks.views
+    if party not in views:
+        views[party] = _view_of(terms, party) if terms.blocks else None
+    view: View | None = views[party]
+    return view
 
 
-@lru_cache(maxsize=64)
 def _view_of(terms: Terms, party: str) -> View:
     block, columns = terms.blocks.of(party), terms.columns
     assert block is not None
@@ -362,18 +365,26 @@ class BaseQuery(HasSplits, Query, ABC):
         if view is None:
             return self
         seen: dict[tuple[str, bool], Self] = self.__dict__.setdefault("_seen", {})
-        if (party, publicly) not in seen:
-            seen[party, publicly] = self.in_view(view.public if publicly else view)
-        return seen[party, publicly]
+        told = seen.get((party, publicly))
+        if told is None:
+            told = self.in_view(view.public if publicly else view)
+            if told is not self:  # else it would refer to itself
+                seen[party, publicly] = told
+        return told
 
     def in_view(self, view: View) -> Self:
+        kind: Any = type(self)
         hidden = {}
         for name, of in self.views:
-            told = getattr(self, name)
-            seen = of(view, told)
-            if seen is not told:
+            value = getattr(self, name)
+            seen = of(view, value)
+            if seen is not value:
                 hidden[name] = seen
-        return replace(self, **hidden) if hidden else self  # type: ignore[type-var]  # a dataclass
+        if not hidden:
+            return self
+        fields = vars(self) | hidden
+        told: Self = kind(*[fields[name] for name in kind.__match_args__])
+        return told
 
     def bytes_needed(self, parties: int) -> int:
         """Return the maximum bytes that the aggregator needs from sending this query until the next."""
@@ -447,9 +458,8 @@ def _header(value: Any, arrays: list[bytes]) -> object:
         every = (*kind.__dataclass_fields__,)
         several = len(names) > 1
         _MEMBERS[kind] = attrgetter(*names) if several else lambda value: [getattr(value, n) for n in every]
-    return kind.__name__, *[
-        member if type(member) in _TEXT else _header(member, arrays) for member in _MEMBERS[kind](value)
-    ]
+    members = _MEMBERS[kind](value)
+    return kind.__name__, *[m if type(m) in _TEXT else _header(m, arrays) for m in members]
 
 
 # ---- Checks of trees, nodes and scales, for several queries ---------------------------------------------

@@ -155,7 +155,7 @@ def play(
     draw = random.Random(seed)
     busy = list(nodes)
     while busy:
-        name = busy[draw.randrange(len(busy))]
+        name = draw.choice(busy)
         reply = nodes[name].next_reply()
         if reply is None:
             busy.remove(name)

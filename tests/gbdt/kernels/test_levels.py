@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from kernel_cases import binned, columns_of
 
-from fedboost.gbdt.kernels.histogram import build_level, fit_level, pack_level, unpack_level
+from fedboost.gbdt.kernels.histogram import build_level, fit_level, pack_level, spread_level, unpack_level
 from fedboost.gbdt.kernels.level import hide_splits
 from tests.gbdt.reference import histogram, levels
 
@@ -79,3 +79,12 @@ def test_hide_splits(seen, bin_, level):
     due = levels.hide_splits(columns, categories, seen, features)
     changed = hide_splits(columns, categories, np.array(seen, np.int64), features)
     assert (changed, columns.tolist(), categories.tolist()) == due
+
+
+@pytest.mark.parametrize("places", [[], [0, 1, 4], [3, 2]])
+def test_spread_level(places):
+    sums = np.arange(2 * 4 * 2).reshape(2, 4, 2)
+    out, due = np.zeros((2, 6, 2), np.int64), np.zeros((2, 6, 2), np.int64)
+    spread_level(sums, np.array(places, np.int64), out)
+    due[:, places] = sums[:, : len(places)]
+    assert out.tolist() == due.tolist()
