@@ -172,10 +172,10 @@ class BoostingState(HasSplits):
         parts: Any = query.parts
         state = self
         for part in parts:
-            # Kept, as the check of the query, the memory of the site and the answer all need this state.
-            known: tuple[Any, BoostingState] | None = state.__dict__.get("_next")
-            if known is None or known[0] is not part:
-                known = state.__dict__["_next"] = part, part.applied_to(state)
+            # Kept with the query: its check, the memory of the site and the answer all need this state.
+            known: tuple[BoostingState, BoostingState] | None = part.__dict__.get("_after")
+            if known is None or known[0] is not state:
+                known = part.__dict__["_after"] = state, part.applied_to(state)
             state = known[1]
         return state
 
