@@ -69,7 +69,9 @@ class LabelRows(HorizontalHolder):
         return earlier is not None
 
     def end_tree(self, tree: int, splits: Splits, values: Values) -> None:
-        self._earlier = self._gradients.margin.copy()
+        margin = self._gradients.margin
+        self._earlier = np.empty_like(margin) if self._earlier is None else self._earlier
+        np.copyto(self._earlier, margin)
         super().end_tree(tree, splits, values)
 
     def gradients_of(self, query: HistogramQuery) -> Int64:
@@ -78,7 +80,8 @@ class LabelRows(HorizontalHolder):
         self._quantise(query)
         pairs, sampled = self._gradients.pairs, self.growing.sampled(query.tree)
         if sampled is None:
-            return pairs.repeat(self._terms.trees.num_parallel_tree, axis=0)
+            trees = self._terms.trees.num_parallel_tree
+            return pairs if trees == 1 else pairs.repeat(trees, axis=0)
         counts = [np.bincount(rows, minlength=self.rows) for rows in sampled]
         # One product multiplies both packed halves. Neither overflows its 32 bits: a gradient or hessian has
         # at most 24 bits (gradient_bits), and is drawn at most MAX_BOOTSTRAP_COUNT = 15 times.
@@ -311,7 +314,9 @@ class RowSets:
         self._view.check(splits)
         roots, holder = self._follow(splits), splits.feature - self._view.features
         columns, is_label_holder = splits.columns.copy(), self._me == self._label_holder
-        columns[1] = self._column_of[splits.feature] + np.where(holder < 0, 0, roots)
+        columns[1] = self._column_of[splits.feature]
+        if self._roots > 1:
+            columns[1] += np.where(holder < 0, 0, roots)
         splits = Splits(columns, splits.categories)
         own = some(splits, holder < 0)
         if self._alone:
@@ -465,7 +470,7 @@ class GradientExchange:
         if sample is not None:
             about, pairs = sample.rows, pairs[sample.masks]
         if hidden is None:
-            yield Send(GRADIENTS, to, pairs.astype("<i8").tobytes(), about)
+            yield Send(GRADIENTS, to, pairs.astype("<i8", copy=False).tobytes(), about)
             return
         self._prepare((yield NeedKeys()), hidden)
         assert self._encryption is not None
@@ -478,9 +483,10 @@ class GradientExchange:
         members = math.prod(shape) if sample is None else sample.members.size
         if hidden is None:
             packed = yield Receive(GRADIENTS, sender, PAIR_BYTES * members)
-            own, pairs = np.frombuffer(packed, "<i8").astype(np.int64), np.zeros(shape, np.int64)
+            own = np.frombuffer(packed, "<i8").astype(np.int64)
             if sample is None:
                 return own.reshape(shape)
+            pairs = np.zeros(shape, np.int64)
             pairs[sample.masks] = own
             return pairs
         keys: Keys = yield NeedKeys()

@@ -310,12 +310,12 @@ class AggregatorSession:
         """Send the query whose sum the program is waiting for."""
         run, query = self.run, self.run.pending
         assert self.introduction.transcripts is not None
-        self.introduction.transcripts.extend(query)
+        views, viewer = self.introduction.transcripts.extend(query), self.terms.blocks.viewer
         label = run.turn, run.attempt, digest_of_roster(run.roster)
         ask = Ask(*label, query)
         self.current_turn, self.phase = Turn(run.turn, run.roster, self.opener_of(ask)), "asking"
         self.set_deadline(turns_of(self.terms, query))
-        return self.to_roster(lambda party: Ask(*label, query.seen_by(self.terms, party)))
+        return self.to_roster(lambda party: Ask(*label, views[viewer(party)]))
 
     # ---- The end ------------------------------------------------------------------------------------
 

@@ -309,10 +309,13 @@ class Transcripts:
         are possible."""
         return self._public if self._terms.keeps_parts else self.of(party)
 
-    def extend(self, query: Query) -> None:
-        """Extend each party's transcript by that party's view of the query."""
-        for party, before in self._own.items():
-            self._own[party] = next_transcript(before, query.seen_by(self._terms, party))
-        if self._terms.keeps_parts:
-            seen = query.seen_by(self._terms, self._terms.parties[0], publicly=True)
+    def extend(self, query: Query) -> dict[str, Query]:
+        """Extend each party's transcript by that party's view of the query. Returns the views: viewer
+        (`Blocks.viewer`) -> view."""
+        terms = self._terms
+        views = {viewer: query.seen_by(terms, viewer) for viewer in self._own}
+        self._own = {viewer: next_transcript(self._own[viewer], seen) for viewer, seen in views.items()}
+        if terms.keeps_parts:
+            seen = query.seen_by(terms, terms.parties[0], publicly=True)
             self._public = next_transcript(self._public, seen)
+        return views

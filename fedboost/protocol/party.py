@@ -697,14 +697,15 @@ class PartySession:
         check_due(ask, now)
         introduced.transcript = next_transcript(introduced.transcript, ask.query)
         # Not under masks: there the refusal alone would reveal something about the rows of this party.
-        if not member.protection.hides and ask.query.rows < member.holder.rows:
+        rows = member.holder.rows
+        if not member.protection.hides and ask.query.rows < rows:
             raise PeerError(
                 "query-rows-few",
                 "the query allows fewer rows than this site has, so its cells could overflow",
             )
         if introduced.relays is not None:
             introduced.relays = introduced.relays.told(ask.query.seen_by(member.terms, me, publicly=True))
-        most = max_relayed(member.terms, me, ask.query, member.holder.rows, before)
+        most = max_relayed(member.terms, me, ask.query, rows, before)
         steps = member.holder.answering(ask.query)
         return PendingAnswer(ask, before, steps, introduced.relays, most, introduced.keys)
 

@@ -288,6 +288,8 @@ class BaseQuery(HasSplits, Query, ABC):
     views: ClassVar[tuple[tuple[str, Callable[[View, Any], Any]], ...]] = (("splits", View.splits),)
     """Fields of which a party may see only a part, each with the function that returns this part. The
     function returns the same object if nothing is hidden."""
+    scales: ClassVar[tuple[str, ...]] = ()
+    """Fields with scales, which are hidden, too, if the terms hide columns."""
     tasks: ClassVar[frozenset[str]] = TRAINING
     """Names of the tasks whose sessions send the query."""
 
@@ -364,18 +366,13 @@ class BaseQuery(HasSplits, Query, ABC):
         view = view_of(terms, party)
         if view is None:
             return self
-        seen: dict[tuple[str, bool], Self] = self.__dict__.setdefault("_seen", {})
-        told = seen.get((party, publicly))
-        if told is None:
-            told = self.in_view(view.public if publicly else view)
-            if told is not self:  # else it would refer to itself
-                seen[party, publicly] = told
-        return told
+        return self.in_view(view.public if publicly else view)
 
     def in_view(self, view: View) -> Self:
         kind: Any = type(self)
+        scales = [(name, View.scale) for name in self.scales] if view.hides else ()
         hidden = {}
-        for name, of in self.views:
+        for name, of in (*self.views, *scales):
             value = getattr(self, name)
             seen = of(view, value)
             if seen is not value:

@@ -90,7 +90,7 @@ class HistogramQuery(BaseQuery):
 
     description = "sums over groups of rows, by interval"
     of_tree = True
-    views = ("splits", View.splits), ("gradient", View.scale), ("hessian", View.scale)
+    scales = "gradient", "hessian"
 
     rows: Rows
     tree: int
@@ -452,7 +452,8 @@ class EndRoundQuery(BaseQuery):
     description = "error of the model, summed over all rows"
     ends_tree = True
     with_noise = (False, True)  # the terms have no metrics then
-    views = ("splits", View.splits), ("values", View.values), ("weight", View.scale)
+    views = ("splits", View.splits), ("values", View.values)
+    scales = ("weight",)
 
     rows: Rows
     tree: TreeNumber
