@@ -11,7 +11,6 @@ import hashlib
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 from fedboost.errors import PeerError, quoted
 from fedboost.privacy import packing
@@ -51,26 +50,16 @@ def max_relayed(terms: Terms, party: str, query: Query, rows: int, state: Traini
     progress, gradients, two row sets for each level of all trees (in case another party lost them), and, if
     ids may repeat, the number of rows per id. rows: number of rows in the session; state: state before the
     query."""
-    if not terms.blocks:
+    block = terms.blocks.of(party)
+    if block is None:
         return 0
+    row_sets, content = 0, FEW_BYTES + query.relayed_bytes(terms)
     if terms.vertical.repeated_ids:
         rows = min(
             query.rows, terms.vertical.most_ids
         )  # a party that lost its rows does not know their number
-    has_trees = query.stage >= 0 or state.position.started
-    return _max_relayed(terms, party, query.relayed_bytes(terms), rows, has_trees)
-
-
-@lru_cache(maxsize=64)  # the same in most turns
-def _max_relayed(terms: Terms, party: str, content: int, rows: int, has_trees: bool) -> int:
-    """See `max_relayed`. content: bytes that only this query needs; has_trees: True if there may be a
-    tree."""
-    block = terms.blocks.of(party)
-    assert block is not None
-    row_sets, content = 0, FEW_BYTES + content
-    if terms.vertical.repeated_ids:
         content += BYTES_PER_ID * rows
-    if has_trees:
+    if query.stage >= 0 or state.position.started:
         row_sets = 2 * (terms.trees.rounds + 1) * terms.max_turns_per_tree
         row_sets += 2 * (terms.vertical.min_rows_per_bin > 1)  # the rows that a tree grows on
         cells = len(terms.roots) * rows
