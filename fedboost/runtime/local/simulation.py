@@ -155,7 +155,7 @@ def play(
     draw = random.Random(seed)
     busy = list(nodes)
     while busy:
-        name = draw.choice(busy)
+        name = busy[int(draw.random() * len(busy))]
         reply = nodes[name].next_reply()
         if reply is None:
             busy.remove(name)
