@@ -172,7 +172,11 @@ class BoostingState(HasSplits):
         parts: Any = query.parts
         state = self
         for part in parts:
-            state = part.applied_to(state)
+            # Kept with the query: its check, the memory of the site and the answer all need this state.
+            known: tuple[BoostingState, BoostingState] | None = part.__dict__.get("_after")
+            if known is None or known[0] is not state:
+                known = part.__dict__["_after"] = state, part.applied_to(state)
+            state = known[1]
         return state
 
     def grown(
@@ -364,12 +368,12 @@ class BoostingState(HasSplits):
         if self.scales is not None:
             check_scales(terms, self.scales.gradient, self.scales.hessian, self.scales.threshold)
 
-    def check_next(self, terms: Terms, query: Query) -> None:
+    def check_next(self, terms: Terms, query: Any) -> None:
         """Raise Refused unless the growing tree can continue with the query's splits and, if the query ends
         the tree, with its leaf values."""
         splits = self._with(query.splits)
         check_splits(terms, splits)
-        if isinstance(query, EndRoundQuery):
+        if query.ends_tree:
             check_leaves(terms, splits, query.values)
 
     def check_grown(self, terms: Terms, tree: Tree, last: Splits) -> None:

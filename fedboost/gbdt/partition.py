@@ -21,7 +21,7 @@ from fedboost.gbdt.kernels.histogram import Columns
 from fedboost.gbdt.kernels.rows import NO_LEAF
 from fedboost.gbdt.sampling import Mask, Members, Sampler, split_by_masks
 from fedboost.gbdt.threads import ONE, Threads
-from fedboost.gbdt.tree import NO_SPLITS, Splits
+from fedboost.gbdt.tree import NO_SPLITS, Bytes, Splits
 
 SHARED = 1 << 16
 """Minimum number of rows for which the splits of a level are divided among threads."""
@@ -299,9 +299,11 @@ class GrowingRows:
     def of(self, node: int) -> Rows:
         return self._sets[0].of(node)
 
-    def all_of(self, node: int) -> Rows:
-        """Return the numbers of all rows in a leaf, sampled or not. A row may occur several times."""
-        return np.concatenate([nodes.of(node) for nodes in self._sets])
+    def mark(self, nodes: Sequence[int], flags: Bytes) -> None:
+        """Write 1 for every row of these leaves, sampled or not. flags: uint8 [roots, rows], updated in
+        place."""
+        for of_set in self._sets:
+            kernels.mark_rows(of_set.rows, of_set.places(nodes), flags)
 
     def is_leaf(self, node: int) -> bool:
         return self._sets[0].is_leaf(node)

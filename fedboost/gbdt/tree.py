@@ -204,7 +204,7 @@ class Splits:
     columns: int32 [5, splits]: node, feature, bin, missing_left (1 or 0) and left of each `Split`;
     categories: uint8 [splits, 32], the bits of `Split.categories`, lowest first."""
 
-    __slots__ = ("_packed", "_sum", "bin", "categories", "columns", "feature", "left", "node")
+    __slots__ = ("_packed", "_sum", "bin", "categories", "columns", "feature", "left", "node", "size")
 
     def __init__(self, columns: Int32, categories: Bytes | None = None) -> None:
         """Wrap both arrays, which become read-only. categories: None if all features are numeric."""
@@ -214,6 +214,8 @@ class Splits:
         columns.setflags(write=False)
         categories.setflags(write=False)
         self.columns = columns
+        self.size = len(categories)
+        """Number of splits."""
         self.node: Int32 = columns[0]
         self.feature: Int32 = columns[1]
         self.bin: Int32 = columns[2]
@@ -243,7 +245,7 @@ class Splits:
         return self._packed
 
     def __len__(self) -> int:
-        return len(self.categories)
+        return self.size
 
     def __iter__(self) -> Iterator[Split]:
         rows = zip(self.columns.T.tolist(), _numbers(self.categories), strict=True)
@@ -254,8 +256,8 @@ class Splits:
         return Splits(self.columns[:, part], self.categories[part])
 
     def __add__(self, other: "Splits") -> "Splits":
-        if not self.columns.size or not other.columns.size:
-            return self if self.columns.size else other
+        if not self.size or not other.size:
+            return self if self.size else other
         if self._sum is None or self._sum[0] is not other:
             columns = np.concatenate([self.columns, other.columns], axis=1)
             self._sum = other, Splits(columns, np.concatenate([self.categories, other.categories]))

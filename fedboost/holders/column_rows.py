@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from fedboost.boosting.queries import Query
 from fedboost.boosting.queries.base import Values, View
@@ -30,11 +29,11 @@ from fedboost.gbdt.gradients import in_units
 from fedboost.gbdt.histogram import Flags
 from fedboost.gbdt.kernels.bins import count_bins
 from fedboost.gbdt.kernels.level import add_node
-from fedboost.gbdt.kernels.rows import set_bits
+from fedboost.gbdt.kernels.rows import clear_bits
 from fedboost.gbdt.partition import Bins, GrowingRows
 from fedboost.gbdt.sampling import ALL_ROWS, Mask, Sampler, split_by_masks
 from fedboost.gbdt.threads import Threads
-from fedboost.gbdt.tree import NODE, Splits, Tree
+from fedboost.gbdt.tree import NO_SPLITS, NODE, Splits, Tree
 from fedboost.holders.shard import Exchange, Shard, place_of
 from fedboost.holders.whole_rows import GrowingHolder, HorizontalHolder
 from fedboost.privacy.protection import HiddenSums
@@ -70,7 +69,9 @@ class LabelRows(HorizontalHolder):
         return earlier is not None
 
     def end_tree(self, tree: int, splits: Splits, values: Values) -> None:
-        self._earlier = self._gradients.margin.copy()
+        margin = self._gradients.margin
+        self._earlier = np.empty_like(margin) if self._earlier is None else self._earlier
+        np.copyto(self._earlier, margin)
         super().end_tree(tree, splits, values)
 
     def gradients_of(self, query: HistogramQuery) -> Int64:
@@ -79,7 +80,8 @@ class LabelRows(HorizontalHolder):
         self._quantise(query)
         pairs, sampled = self._gradients.pairs, self.growing.sampled(query.tree)
         if sampled is None:
-            return pairs.repeat(self._terms.trees.num_parallel_tree, axis=0)
+            trees = self._terms.trees.num_parallel_tree
+            return pairs if trees == 1 else pairs.repeat(trees, axis=0)
         counts = [np.bincount(rows, minlength=self.rows) for rows in sampled]
         # One product multiplies both packed halves. Neither overflows its 32 bits: a gradient or hessian has
         # at most 24 bits (gradient_bits), and is drawn at most MAX_BOOTSTRAP_COUNT = 15 times.
@@ -94,6 +96,11 @@ class LabelRows(HorizontalHolder):
             mask[rows] = True
         has_floor = self._terms.vertical.min_rows_per_bin > 1
         return out & (weight > 0) if has_floor and weight is not None else out
+
+    def histograms(self, query: HistogramQuery) -> Int64:
+        if not self.has_gradients:  # they are not relayed if a tree uses only this party's columns
+            self._quantise(query)
+        return super().histograms(query)
 
     def compute_gradients(self, gradient: Scale, hessian: Scale) -> None:
         """Compute the growing tree's gradients in these scales, unless they have already been computed."""
@@ -137,8 +144,6 @@ class FeatureRows(GrowingHolder):
     def compute(self, query: Query) -> Int64:
         """Return the answer to a query, int64 [query.cells]. Cells about labels are 0."""
         match query:
-            case HistogramQuery():
-                return self._histograms(query)
             case QuantileQuery(_, grids):
                 return count_cells(self.columns[: grids.features], grids, self._threads)
             case StartQuery():
@@ -147,7 +152,8 @@ class FeatureRows(GrowingHolder):
                 self.begin_tree(query.tree + 1)
         return np.zeros(query.cells, np.int64)
 
-    def _histograms(self, query: HistogramQuery) -> Int64:
+    def histograms(self, query: HistogramQuery) -> Int64:
+        """Return the histograms of the query's nodes, from this party's columns."""
         if self.gradients is None:
             raise PeerError(
                 "query-order", "the query asks for histograms before the gradients of the tree were received"
@@ -268,6 +274,7 @@ class RowSets:
         self._label_holder = block.label_holder
         self.others = tuple(party for party in block.parties if party != name)
         """Other parties of the block."""
+        self._column_of = self._columns_of_splits()
         self._root_of: dict[int, int] = {}
         self._terms = terms
         self._alone = False
@@ -277,6 +284,16 @@ class RowSets:
     def columns(self) -> int:
         """Number of row-set columns: one per other party and root."""
         return len(self.others) * self._roots
+
+    def _columns_of_splits(self) -> Int64:
+        """Map each feature number in this party's view to the binned column that splits rows: the party's own
+        column, or the row-set column of another party's first root."""
+        #     columns   own features | roots 0, 1, ... of others[0] | roots 0, 1, ... of others[1] | ...
+        column_of, own = np.zeros(self._view.features + len(self._parties), np.int64), self._own.size
+        column_of[self._own] = np.arange(own)
+        others = [self._view.features + self._parties.index(other) for other in self.others]
+        column_of[others] = own + self._roots * np.arange(len(others))
+        return column_of
 
     def begin_tree(self, tree: int) -> None:
         """Start a tree with all rows at its roots. tree: number of the round."""
@@ -295,9 +312,13 @@ class RowSets:
         # Before a bit is sent, check which party's column each split uses, that each split is of an existing
         # leaf, and that `alone_rounds` use no other party's column.
         self._view.check(splits)
-        self._follow(splits)
-        holder = splits.feature - self._view.features
-        own, is_label_holder = some(splits, holder < 0), self._me == self._label_holder
+        roots, holder = self._follow(splits), splits.feature - self._view.features
+        columns, is_label_holder = splits.columns.copy(), self._me == self._label_holder
+        columns[1] = self._column_of[splits.feature]
+        if self._roots > 1:
+            columns[1] += np.where(holder < 0, 0, roots)
+        splits = Splits(columns, splits.categories)
+        own = some(splits, holder < 0)
         if self._alone:
             place = self._parties.index(self._label_holder)
             if not (holder < 0 if is_label_holder else holder == place).all():
@@ -308,17 +329,18 @@ class RowSets:
                 )
         # Every party sends its own row sets before it waits for other parties' row sets, to avoid deadlocks.
         if len(own):
-            rows.growing.apply(_by_features(own, np.searchsorted(self._own, own.feature)), rows.bins)
+            rows.growing.apply(own, rows.bins)
             told = [party for party in self.others if to_all or party == self._label_holder]
             if told and not self._alone:
                 yield Send(ROW_SET, tuple(told), self._packed(rows, own), rows.rows)
         if self._alone or not (to_all or is_label_holder):
             return
-        for slot, other in enumerate(self.others):
+        for other in self.others:
             foreign = some(splits, holder == self._parties.index(other))
             if len(foreign):
                 packed = yield Receive(ROW_SET, other, self.size(rows.rows))
-                self._split_foreign(rows, foreign, slot, packed)
+                self._take(rows, other, packed)
+                rows.growing.apply(foreign, rows.bins)
 
     def root_of(self, node: int) -> int:
         """Return the root above a node. Raises PeerError if the node does not exist."""
@@ -331,8 +353,9 @@ class RowSets:
     def size(self, rows: int) -> int:
         return -(-self._roots * rows // 8)
 
-    def _follow(self, splits: Splits) -> None:
-        """Record the root of each new child node. Raises PeerError if a split's node does not exist yet."""
+    def _follow(self, splits: Splits) -> list[int]:
+        """Record the root of each new child node, and return the root of each split. Raises PeerError if a
+        split's node does not exist yet."""
         # Children are added after the loop: the splits of a query are of leaves before it.
         known, root_of = {}, self._root_of
         for node, left in zip(splits.node.tolist(), splits.left.tolist(), strict=True):
@@ -340,6 +363,7 @@ class RowSets:
                 raise PeerError("query-splits", f"the query splits node {node}, which is not a leaf")
             known[left] = known[left + 1] = root_of[node]
         root_of.update(known)
+        return [root_of[node] for node in splits.node.tolist()]
 
     def _packed(self, rows: OwnRows, splits: Splits) -> bytes:
         """Return the packed row set of this party's splits, which must already have been applied."""
@@ -347,30 +371,21 @@ class RowSets:
         #
         # Below each root a row is in one node at a time, so a bit per row and root is enough for all splits
         # of a query.
-        bits = np.zeros(self.size(rows.rows), np.uint8)
-        for left in splits.left.tolist():
-            set_bits(rows.growing.all_of(left), self._root_of[left] * rows.rows, bits)
-        return bits.tobytes()
+        flags = np.zeros((self._roots, rows.rows), np.uint8)
+        rows.growing.mark(splits.left.tolist(), flags)
+        return np.packbits(flags).tobytes()
 
-    def _split_foreign(self, rows: OwnRows, splits: Splits, slot: int, packed: bytes) -> None:
-        """Move rows to the children of another party's splits by its row set. slot: its index in `others`."""
-        bits = np.unpackbits(np.frombuffer(packed, np.uint8), count=self._roots * rows.rows)
-        #     columns   own features | roots 0, 1, ... of others[0] | roots 0, 1, ... of others[1] | ...
-        first = self._own.size + slot * self._roots
-        # In row-set columns, which follow the party's own columns, bin 0 goes left and bin 1 goes right.
-        rows.bins.rows.by_feature[first : first + self._roots] = 1 - bits.reshape(self._roots, rows.rows)
-        roots = np.array([self._root_of[node] for node in splits.node.tolist()], np.int32)
-        rows.growing.apply(_by_features(splits, first + roots), rows.bins)
+    def _take(self, rows: OwnRows, other: str, packed: bytes) -> None:
+        """Write another party's row set to its row-set columns: bin 0 goes left and bin 1 goes right."""
+        first = self._column_of[self._view.features + self._parties.index(other)]
+        clear_bits(np.frombuffer(packed, np.uint8), rows.bins.rows.by_feature[first : first + self._roots])
 
 
 def some(splits: Splits, chosen: Mask) -> Splits:
-    return Splits(splits.columns[:, chosen], splits.categories[chosen])
-
-
-def _by_features(splits: Splits, features: npt.NDArray[np.integer[Any]]) -> Splits:
-    columns = splits.columns.copy()
-    columns[1] = features
-    return Splits(columns, splits.categories.copy())
+    count = np.count_nonzero(chosen)
+    if count == len(splits):
+        return splits
+    return Splits(splits.columns[:, chosen], splits.categories[chosen]) if count else NO_SPLITS
 
 
 def levels(splits: Splits) -> Iterator[Mask]:
@@ -455,7 +470,7 @@ class GradientExchange:
         if sample is not None:
             about, pairs = sample.rows, pairs[sample.masks]
         if hidden is None:
-            yield Send(GRADIENTS, to, pairs.astype("<i8").tobytes(), about)
+            yield Send(GRADIENTS, to, pairs.astype("<i8", copy=False).tobytes(), about)
             return
         self._prepare((yield NeedKeys()), hidden)
         assert self._encryption is not None
@@ -468,9 +483,10 @@ class GradientExchange:
         members = math.prod(shape) if sample is None else sample.members.size
         if hidden is None:
             packed = yield Receive(GRADIENTS, sender, PAIR_BYTES * members)
-            own, pairs = np.frombuffer(packed, "<i8").astype(np.int64), np.zeros(shape, np.int64)
+            own = np.frombuffer(packed, "<i8").astype(np.int64)
             if sample is None:
                 return own.reshape(shape)
+            pairs = np.zeros(shape, np.int64)
             pairs[sample.masks] = own
             return pairs
         keys: Keys = yield NeedKeys()

@@ -46,6 +46,7 @@ from fedboost.gbdt import histogram, reach
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import STATS, Flags, Layout
+from fedboost.gbdt.kernels.histogram import spread_level
 from fedboost.gbdt.reach import Decisions, Structure
 from fedboost.gbdt.sampling import Mask
 from fedboost.gbdt.tree import NO_SPLITS, Splits, Tree
@@ -321,7 +322,7 @@ class OwnBins(NamedTuple):
         nodes = len(query.nodes)
         own = sums.reshape(nodes, -1, STATS)
         out = np.zeros((nodes, query.bins + 1, STATS), np.int64)
-        out[:, self.places] = own[:, : self.places.size]
+        spread_level(own, self.places, out)
         if has_labels:
             out[:, -1] = own[:, -1]
         return out.reshape(-1)
@@ -451,7 +452,7 @@ class VerticalHolder(BaseHolder):
         return Answered(answers[0] if len(answers) == 1 else np.concatenate(answers), encrypted)
 
     def _answer(self, query: Query) -> Answering:
-        if isinstance(query, OfRows):
+        if not query.of_tree and isinstance(query, OfRows):
             return (yield from self._common.answering(query))
         own = self._own
         # Row sets come first, because the query is about the nodes after its splits. The floor counts the
@@ -494,15 +495,13 @@ class VerticalHolder(BaseHolder):
             if not alone:
                 yield from self._share_gradients(query)
         groups = self._floor.groups(query.nodes, splits, own) if self._bins.places.size else None
-        if isinstance(own, column_rows.FeatureRows) and self._terms.hides_columns:
+        if self._terms.hides_columns and isinstance(own, column_rows.FeatureRows):
             nodes = [(self._row_sets.root_of(node), own.growing.of(node)) for node in query.nodes]
             report = yield from self._gradients.report(own.gradients, nodes, own.bins, groups)
             # Sums are sent only encrypted: the cells of the answer are 0, except for the marks of groups.
             nothing = np.zeros(query.cells - query.marks, np.int64)
             return Answered(self._bins.with_marks(query, nothing, groups), report)
-        layout = own.bins.layout
-        local = replace(query, splits=NO_SPLITS, bins=layout.bins, widths=b"", grouped=False)
-        sums = own.compute(local)
+        sums, layout = own.histograms(query), own.bins.layout
         histogram.group_nodes(sums, groups, layout)
         if not alone:
             sums = self._bins.among_all(query, sums, self._view.has_labels)
@@ -536,7 +535,7 @@ class VerticalHolder(BaseHolder):
     def _end_round(self, query: EndRoundQuery) -> Int64:
         own, state = self._own, self.state
         # The label holder cannot recompute others' sums, so it checks the leaf values against its rows.
-        if isinstance(own, column_rows.LabelRows) and self._terms.hides_columns:
+        if self._terms.hides_columns and isinstance(own, column_rows.LabelRows):
             column_rows.check_leaf_values(self._terms, own, state.scales, state.splits + query.splits, query)
         answer = own.compute(replace(query, splits=NO_SPLITS))
         self._finished = query.tree + 2

@@ -9,6 +9,7 @@ import hmac
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -138,7 +139,7 @@ class Shard:
     subgroups: tuple[Float32, ...] = ()
     ranges: Ranges | None = None
 
-    @property
+    @cached_property
     def rows(self) -> int:
         return int(self.weight.size)
 

@@ -395,6 +395,10 @@ class HorizontalHolder(GrowingHolder):
         self._grow(query)
         if self._terms.histograms.vote_top_k:
             return self._own.elected(query)
+        return self.histograms(query)
+
+    def histograms(self, query: HistogramQuery) -> Int64:
+        """Return the histograms of the query's nodes, which the tree must have, without its other fields."""
         pairs, limit = self._gradients.pairs, query.gradient.limit
         return self.growing.histograms(query.nodes, pairs, self.bins, limit).reshape(-1)
 

@@ -24,21 +24,20 @@ _LENGTHS = tuple(size.to_bytes(LENGTH_BYTES) for size in range(_SHORT))
 
 def pack(*fields: bytes) -> bytes:
     """Encode fields as bytes. Each field is preceded by its length (four bytes, big-endian)."""
-    packed = bytearray()
+    packed = list[bytes]()
     for field in fields:
         size = len(field)
-        packed += _LENGTHS[size] if size < _SHORT else size.to_bytes(LENGTH_BYTES)
-        packed += field
-    return bytes(packed)
+        packed += _LENGTHS[size] if size < _SHORT else size.to_bytes(LENGTH_BYTES), field
+    return b"".join(packed)
 
 
 def unpack(data: bytes) -> list[bytes]:
     """Decode the fields that `pack` encoded. Raises PeerError if the bytes end within a field."""
-    fields, offset = [], 0
-    while offset < len(data):
+    fields, offset, size = [], 0, len(data)
+    while offset < size:
         start = offset + LENGTH_BYTES
         end = start + int.from_bytes(data[offset:start])
-        if start > len(data) or end > len(data):
+        if start > size or end > size:
             raise PeerError("fields-cut-short", "the bytes end within a field")
         fields.append(data[start:end])
         offset = end

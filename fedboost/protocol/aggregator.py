@@ -310,12 +310,12 @@ class AggregatorSession:
         """Send the query whose sum the program is waiting for."""
         run, query = self.run, self.run.pending
         assert self.introduction.transcripts is not None
-        self.introduction.transcripts.extend(query)
+        views, viewer = self.introduction.transcripts.extend(query), self.terms.blocks.viewer
         label = run.turn, run.attempt, digest_of_roster(run.roster)
         ask = Ask(*label, query)
         self.current_turn, self.phase = Turn(run.turn, run.roster, self.opener_of(ask)), "asking"
         self.set_deadline(turns_of(self.terms, query))
-        return self.to_roster(lambda party: Ask(*label, query.seen_by(self.terms, party)))
+        return self.to_roster(lambda party: Ask(*label, views[viewer(party)]))
 
     # ---- The end ------------------------------------------------------------------------------------
 
@@ -481,9 +481,9 @@ class AggregatorSession:
         terms, introduction = self.terms, self.introduction
         protection = terms.protection
         assert introduction.transcripts is not None
-        transcript = introduction.transcripts.whole
-        if terms.hides_columns:  # the label holder opens the sum under the transcript of its view
-            transcript = introduction.transcripts.of(terms.keyholder or "")
+        # If columns are hidden, the label holder opens the sum under the transcript of its view. Plain sums
+        # are not bound to a transcript, and with masks all parties have the same one.
+        transcript = introduction.transcripts.of(terms.keyholder or terms.parties[0])
         tag, max_cells = tag_of(ask, self.roster, transcript), protection.max_cells
         if max_cells is not None and tag.cells > max_cells:
             raise Refused(
@@ -559,7 +559,7 @@ class AggregatorSession:
                 f"it relayed bytes to party {answered[0]}, which has already answered turn {relay.turn}",
             )
         # The sender is named by its connection, so no party can relay under another's name.
-        told = replace(relay, to=(), sender=party)
+        told = Relay(relay.turn, relay.attempt, relay.number, relay.content, relay.last, sender=party)
         return [(other, told) for other in relay.to]
 
     def stray_relay(self, party: str, relay: Relay) -> Outbox:

@@ -292,18 +292,16 @@ class Transcripts:
 
     def __init__(self, terms: Terms, session: bytes, state: TrainingState) -> None:
         self._terms = terms
-        self.whole = first_transcript(session, state)
-        """Transcript of the complete queries, rather than of a party's view."""
         self._own = {
-            party: first_transcript(session, state.seen_by(terms, party))
-            for party in (terms.parties if terms.blocks else ())
+            viewer: first_transcript(session, state.seen_by(terms, viewer))
+            for viewer in {*map(terms.blocks.viewer, terms.parties)}
         }
         first, *_ = terms.parties
         self._public = first_transcript(session, state.seen_by(terms, first, publicly=True))
 
     def of(self, party: str) -> bytes:
         """Return the transcript of the party's view."""
-        return self._own.get(party, self.whole)
+        return self._own[self._terms.blocks.viewer(party)]
 
     def signed(self, party: str) -> bytes:
         """Return the transcript that a party signs. If parties keep model parts, this is the transcript of
@@ -311,11 +309,13 @@ class Transcripts:
         are possible."""
         return self._public if self._terms.keeps_parts else self.of(party)
 
-    def extend(self, query: Query) -> None:
-        """Extend each party's transcript by that party's view of the query."""
-        self.whole = next_transcript(self.whole, query)
-        for party, before in self._own.items():
-            self._own[party] = next_transcript(before, query.seen_by(self._terms, party))
-        if self._terms.keeps_parts:
-            seen = query.seen_by(self._terms, self._terms.parties[0], publicly=True)
+    def extend(self, query: Query) -> dict[str, Query]:
+        """Extend each party's transcript by that party's view of the query. Returns the views: viewer
+        (`Blocks.viewer`) -> view."""
+        terms = self._terms
+        views = {viewer: query.seen_by(terms, viewer) for viewer in self._own}
+        self._own = {viewer: next_transcript(self._own[viewer], seen) for viewer, seen in views.items()}
+        if terms.keeps_parts:
+            seen = query.seen_by(terms, terms.parties[0], publicly=True)
             self._public = next_transcript(self._public, seen)
+        return views

@@ -366,8 +366,9 @@ def remember(
     standing, query = memory.standing, ask.query
     # The hashes are compared one by one as relays arrive (`PendingAnswer.new`). A query that is asked again
     # knows fewer of them at first, and must not erase the others.
-    known = next((known.received for known in standing.questions if known.turn == ask.turn), ())
-    received = max(received, known, key=len)
+    for known in standing.questions if ask.turn <= standing.last_turn else ():
+        if known.turn == ask.turn:
+            received = max(received, known.received, key=len)
     question = Question(ask.turn, query.digest, query.of_tree, before.position, after.position, received)
     # A further round: a new tree begins, and the last one's queries are dropped. They can never be due again.
     base, last = standing.base, standing.last_turn
@@ -696,13 +697,14 @@ class PartySession:
         check_due(ask, now)
         introduced.transcript = next_transcript(introduced.transcript, ask.query)
         # Not under masks: there the refusal alone would reveal something about the rows of this party.
-        if not member.protection.hides and ask.query.rows < member.holder.rows:
+        rows = member.holder.rows
+        if not member.protection.hides and ask.query.rows < rows:
             raise PeerError("query-rows-few", "the query has cells for fewer rows than this site has")
         if member.terms.evaluates_jointly and (table := member.holder.table) is not None:
             member.memory.bind(member.holder.rows_hashed, table)  # rows are chosen after they are matched
         if introduced.relays is not None:
             introduced.relays = introduced.relays.told(ask.query.seen_by(member.terms, me, publicly=True))
-        most = max_relayed(member.terms, me, ask.query, member.holder.rows, before)
+        most = max_relayed(member.terms, me, ask.query, rows, before)
         steps = member.holder.answering(ask.query)
         return PendingAnswer(ask, before, steps, introduced.relays, most, introduced.keys)
 
@@ -714,7 +716,7 @@ class PartySession:
         ask, before, memory = underway.ask, underway.before, self._member.memory
         for step, messages, digest in underway.advance():
             with memory.together():
-                self._remember(underway, before.after(ask.query))
+                self._remember(underway)
                 if isinstance(step, Receive):
                     if received := underway.new(step, digest):
                         underway.question = remember(memory, ask, before, before.after(ask.query), received)
@@ -733,7 +735,7 @@ class PartySession:
         # again.
         with memory.together():
             answer = Answer(ask, tag, member, introduced.sealer, underway.answered, before)
-            question = self._remember(underway, member.holder.state)
+            question = self._remember(underway)
             positions = question.digest.hex(), before.position.digest.hex()
             entry = ask.query.name, ask.query.cells, answer.size
             self._record(ask, tag.roster, entry, answer.charge, *positions)
@@ -741,11 +743,12 @@ class PartySession:
         self._answered += 1
         yield from answer.reports()
 
-    def _remember(self, underway: PendingAnswer, after: TrainingState) -> Question:
+    def _remember(self, underway: PendingAnswer) -> Question:
         """Record the query before anything that follows from it is sent."""
         if underway.question is None:
-            underway.question = remember(self._member.memory, underway.ask, underway.before, after)
-            self._asked = underway.ask
+            ask, before = underway.ask, underway.before
+            underway.question = remember(self._member.memory, ask, before, before.after(ask.query))
+            self._asked = ask
         return underway.question
 
     def _open_request(self, request: OpenRequest) -> Iterator[FromParty]:

@@ -10,7 +10,7 @@ and relays that are out of order or larger than a turn can need."""
 import hashlib
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from fedboost.errors import PeerError, quoted
 from fedboost.privacy import packing
@@ -59,7 +59,7 @@ def max_relayed(terms: Terms, party: str, query: Query, rows: int, state: Traini
             query.rows, terms.vertical.most_ids
         )  # a party that lost its rows does not know their number
         content += BYTES_PER_ID * rows
-    if state.position.started or query.stage >= 0:
+    if query.stage >= 0 or state.position.started:
         row_sets = 2 * (terms.trees.rounds + 1) * terms.max_turns_per_tree
         row_sets += 2 * (terms.vertical.min_rows_per_bin > 1)  # the rows that a tree grows on
         cells = len(terms.roots) * rows
@@ -81,7 +81,7 @@ class Ends:
 
     def told(self, query: Query) -> "Ends":
         """Return a copy whose transcript includes this query. query: the query in the block's public view."""
-        return replace(self, transcript=next_transcript(self.transcript, query))
+        return Ends(self.me, self.keys, next_transcript(self.transcript, query), self.draw)
 
     def seal(self, send: Send, ask: Ask, number: int) -> bytes:
         """Encrypt the bytes of a relay for its receivers. number: number of the relay in this turn."""

@@ -128,8 +128,8 @@ class Turn:
             raise PeerError(
                 "report-wrong-turn", f"it sent a report for turn {report.turn} during turn {self._number}"
             )
-        due = {self._parts[party] for party in parties} if self.reporting.issuperset(parties) else set()
-        if due != {report.part} or len({*parties}) != len(parties):
+        in_order = [party in self.reporting and self._parts[party] == report.part for party in parties]
+        if not (in_order and all(in_order)) or len({*parties}) != len(parties):
             raise PeerError("part-order", f"it sent part {report.part} of turn {report.turn} out of order")
         if report.ctx != (b"" if report.part else self._opener.ctx):
             raise PeerError(

@@ -119,27 +119,24 @@ class Terms(Flat):
         vertical = self.vertical
         return Blocks(vertical.blocks_of(self.parties), self.task.read(self.columns), vertical.aligns)
 
-    @property
-    def _is_protected(self) -> bool:
-        return self.task.is_protected and not self.evaluates_jointly
-
-    @property
+    @cached_property
     def protection(self) -> Protection:
-        row = self.hiding.row if self._is_protected else PROTECTIONS["plain"]
+        hides = self.task.is_protected and not self.evaluates_jointly
+        row = self.hiding.row if hides else PROTECTIONS["plain"]
         return row.by_columns or row if self.vertical.is_used else row
 
-    @property
+    @cached_property
     def keyholder(self) -> str | None:
         """Name of the party that decrypts sums, or None if they are not encrypted."""
         of_columns = self.vertical.label_holder if self.hides_columns else None
         return of_columns if self.vertical.is_used else self.hiding.keyholder
 
-    @property
+    @cached_property
     def hides_columns(self) -> bool:
         """True if parties hold different columns, and other parties learn neither labels nor cut points."""
         return self.vertical.is_used and self.protection.uses_key_holder
 
-    @property
+    @cached_property
     def keeps_parts(self) -> bool:
         return self.task.trains and self.vertical.keeps_parts(self.hides_columns)
 
@@ -239,9 +236,8 @@ class Terms(Flat):
     @cached_property
     def trained(self) -> Self | None:
         """Terms under which the model in `xgb_model` was trained, or None if its file does not contain them.
-        These terms prove nothing unless the model is signed. If the parties keep the model's parts, these are
-        terms with the same settings, which each site compares with those of its part. Raises ConfigError if
-        they are not valid terms."""
+        They prove nothing unless the model is signed. If the parties keep the model's parts, these are terms
+        with the same settings, which each site compares with its part. Raises ConfigError if invalid."""
         if self.evaluates_jointly and self.xgb_model is None:
             own = "program", "predict_with", "predict_rows", "subgroups", "threshold", "evaluate_rows"
             return self.altered({}, without=own)
@@ -346,7 +342,7 @@ class Terms(Flat):
         yield from _faults_of_draws(self)
         yield from _faults_of_symmetric(self)
         yield from _faults_of_vertical(self)
-        if self._is_protected and not self.hides_columns:
+        if self.task.is_protected and not (self.evaluates_jointly or self.hides_columns):
             shared = self.noise is not None and self.noise.placement == "distributed"
             yield from self.hiding.faults(self.parties, shared, shrinks)
         if shrinks and objective.loss.quantile is not None:
@@ -751,8 +747,7 @@ def _faults_of_vertical(terms: Terms) -> Iterator[str]:
     yield from vertical.faults(terms.parties, terms.columns)
     if not vertical.is_used:
         return
-    jointly, program = terms.evaluates_jointly, terms.session.program
-    has_rows = vertical.predict_rows is not None
+    jointly, program, has_rows = terms.evaluates_jointly, terms.session.program, bool(vertical.predict_rows)
     if jointly and not (has_rows and (vertical.predict_with is None) != (terms.xgb_model is None)):
         yield "to evaluate, set predict_rows, and either predict_with or xgb_model"
     if not jointly and has_rows != (vertical.predict_with is not None):
@@ -814,7 +809,7 @@ def _faults_of_vertical(terms: Terms) -> Iterator[str]:
         ),
         (terms.evaluation.party_metrics, "party_metrics", "only the label holder has labels; remove it"),
         (
-            terms.xgb_model is not None and not jointly,
+            bool(terms.xgb_model) and not jointly,
             "xgb_model",
             "no party has all columns of its trees; remove it",
         ),

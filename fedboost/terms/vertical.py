@@ -2,8 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -53,6 +53,8 @@ class Blocks:
     columns: Schema
     by_id: bool
     """True if each party has the row id column."""
+    views: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """Views of the parties (`boosting.queries.base.view_of`), so that each is computed once."""
 
     def __len__(self) -> int:
         return len(self.blocks)

@@ -7,7 +7,7 @@ anything is copied, because an item that takes two bytes on the wire takes about
 Guarantees: every repeated field has a limit, and every dataclass field has a field in its message. Otherwise
 importing this module fails. Raises: PeerError for values outside their limits."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from enum import Enum
 from functools import lru_cache
@@ -110,30 +110,45 @@ SAME = FieldCodec(_itself, _itself)
 
 def pair_of(kind: Any, message: Any) -> FieldCodec:
     """Return the codec of a dataclass or named tuple, by field names. message: descriptor of its message."""
-    hints = get_type_hints(kind, include_extras=True)
-    members = [(name, _pair(hints[name], message.fields_by_name.get(name))) for name in kind.__match_args__]
-    getters = [_itself if pair.flat else attrgetter(name) for name, pair in members]
-    steps = [(of, pair.checks, pair.read) for of, (_, pair) in zip(getters, members, strict=True)]
+    hints, names = get_type_hints(kind, include_extras=True), kind.__match_args__
+    pairs = [_pair(hints[name], message.fields_by_name.get(name)) for name in names]
+    members = [*zip(names, pairs, strict=True)]
+    apart = [name for name, pair in members if not pair.flat]
+    values_of = _all_of(apart)
+    written = [(name, pair.write) for name, pair in members if pair.write is not _itself and not pair.flat]
+    flat = [(name, pair.write) for name, pair in members if pair.flat]
+    # A value that consists of several fields is read from the whole message; any field holds its place.
+    fields_of = _all_of([name if name in apart else message.fields[0].name for name in names])
+    steps = [
+        (place, pair)
+        for place, pair in enumerate(pairs)
+        if pair.flat or pair.checks or pair.read is not _itself
+    ]
 
     def write(value: Any) -> Fields:
-        out: Fields = {}
-        for name, pair in members:
-            if pair.flat:
-                out |= pair.write(getattr(value, name))
-            else:
-                out[name] = pair.write(getattr(value, name))
+        out = dict(zip(apart, values_of(value), strict=True))
+        for name, convert in written:
+            out[name] = convert(out[name])
+        for name, convert in flat:
+            out |= convert(getattr(value, name))
         return out
 
     def read(message: Any) -> Any:
-        values = []
-        for of, checks, convert in steps:
-            value = of(message)
-            for check in checks:
+        values = [*fields_of(message)]
+        for place, pair in steps:
+            value = message if pair.flat else values[place]
+            for check in pair.checks:
                 check(value)
-            values.append(value if convert is _itself else convert(value))
+            values[place] = pair.read(value)
         return kind(*values)
 
     return FieldCodec(write, read)
+
+
+def _all_of(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return a function that returns the values of these attributes."""
+    get: Any = attrgetter(*names) if names else None
+    return get if len(names) > 1 else lambda value: (get(value),) if names else ()
 
 
 def one_of(kinds: Any, fields: Any) -> FieldCodec:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 from fedboost.errors import FedboostError, PeerError, quoted
 from fedboost.protocol.adding import FromAdder, ToAdder
 from fedboost.protocol.contracts import Bound
-from fedboost.protocol.messages import SESSION_NAME, FromParty, Parties, Report, Request, ToParty
+from fedboost.protocol.messages import SESSION_NAME, FromParty, Parties, Relay, Report, Request, ToParty
 from fedboost.terms.session import MAX_PARTIES
 from fedboost.terms.training import MAX_FIGURES
 from fedboost.wire.codec import (
@@ -54,20 +54,28 @@ _encode_from_party, decode_from_party = _FROM_PARTY
 
 def encode_from_party(message: FromParty) -> bytes:
     """Encode a party's message to the aggregator."""
-    if not isinstance(message, Report):
-        return _encode_from_party(message)
-    out = pb.FromParty()  # filled in place, which copies the cells one time less
-    for name, value in vars(message).items():
-        setattr(out.report, name, value)
-    return serialised(out)
+    return _encoded(pb.FromParty, message) if type(message) in _BULK else _encode_from_party(message)
 
 
 _TO_PARTY = one_of(ToParty, *pb.ToParty.DESCRIPTOR.oneofs)
+_BULK: dict[type, tuple[str, str]] = {Report: ("report", "cells"), Relay: ("relay", "content")}
+"""Message with much content -> its field, and the field of its content."""
 
 
 def encode_to_party(message: ToParty) -> bytes:
     """Encode a message from the aggregator to a party."""
+    if type(message) in _BULK:
+        return _encoded(pb.ToParty, message)
     return serialised(pb.ToParty(**_TO_PARTY.write(message)))
+
+
+def _encoded(kind: Any, message: object) -> bytes:
+    """Encode a message with much content. Its content is set apart, which copies it one time less."""
+    name, bulk = _BULK[type(message)]
+    fields = vars(message)
+    out = kind(**{name: {**fields, bulk: b""}})
+    setattr(getattr(out, name), bulk, fields[bulk])
+    return serialised(out)
 
 
 class UnreadOffer(PeerError):

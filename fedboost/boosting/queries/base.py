@@ -90,10 +90,16 @@ class View:
     has_labels: bool
     hides: bool
 
-    @property
+    @cached_property
     def public(self) -> "View":
         """View that all parties of the block have in common."""
         return replace(self, place=-1, own=np.zeros_like(self.own), has_labels=False)
+
+    @cached_property
+    def _splitting(self) -> Flags:
+        """bool [features + parties]: the features and parties by which a split may be in this view."""
+        others = np.isin(np.arange(self.parties), self.holders[~self.own])
+        return np.concatenate([self.own, others])
 
     @cached_property
     def own_features(self) -> Int64:
@@ -109,21 +115,19 @@ class View:
 
     def splits(self, splits: Splits) -> Splits:
         """Return the splits as seen in this view; the same object if nothing is hidden."""
-        features = self._seen[splits.feature]
-        elsewhere = features >= self.features
-        if (features == splits.feature).all() and not (
-            splits.columns[2:4, elsewhere].any() or splits.categories[elsewhere].any()
-        ):
+        if not len(splits):
             return splits
-        columns, categories = splits.columns.copy(), splits.categories.copy()
-        columns[1] = features
-        columns[2:4, elsewhere] = 0
-        categories[elsewhere] = 0
-        return Splits(columns, categories)
+        seen, columns, categories = (
+            self._seen[splits.feature],
+            splits.columns.copy(),
+            splits.categories.copy(),
+        )
+        hides = level.hide_splits(columns, categories, seen, self.features)
+        return Splits(columns, categories) if hides else splits
 
     def values(self, values: Values) -> Values:
         """Return the leaf values as seen in this view: all 0 for a party without labels."""
-        told = self.has_labels or not any(value for _, value in values)
+        told = self.has_labels or {value for _, value in values} <= {0.0}
         return values if told else tuple((node, 0.0) for node, _ in values)
 
     def cells(self, starts: tuple[int, ...]) -> tuple[int, ...]:
@@ -179,11 +183,12 @@ class View:
     def check(self, splits: Splits) -> None:
         """Raise PeerError if a split by another party's feature is presented as this party's own, or as a
         split by a party that does not hold any features."""
-        elsewhere = splits.feature >= self.features
-        if not self.own[splits.feature[~elsewhere]].all():
+        wrong = splits.feature[~self._splitting[splits.feature]]
+        if not wrong.size:
+            return
+        if wrong.min() < self.features:
             raise PeerError("query-splits", "a split uses a column that this party does not hold")
-        if not np.isin(splits.feature[elsewhere] - self.features, self.holders[~self.own]).all():
-            raise PeerError("query-splits", "a split uses a column of a party that does not hold any columns")
+        raise PeerError("query-splits", "a split uses a column of a party that does not hold any columns")
 
 
 def hidden_places(terms: Terms, cut_points: CutPoints, nodes: int) -> dict[str, Int64]:
@@ -206,10 +211,13 @@ def _masked(values: list[T], where: list[bool], value: T) -> list[T]:
 
 def view_of(terms: Terms, party: str) -> View | None:
     """Return a party's view of queries and states; None if parties have the same columns and see all."""
-    return _view_of(terms, party) if terms.blocks else None
+    views = terms.blocks.views
+    if party not in views:
+        views[party] = _view_of(terms, party) if terms.blocks else None
+    view: View | None = views[party]
+    return view
 
 
-@lru_cache(maxsize=64)
 def _view_of(terms: Terms, party: str) -> View:
     block, columns = terms.blocks.of(party), terms.columns
     assert block is not None
@@ -280,6 +288,8 @@ class BaseQuery(HasSplits, Query, ABC):
     views: ClassVar[tuple[tuple[str, Callable[[View, Any], Any]], ...]] = (("splits", View.splits),)
     """Fields of which a party may see only a part, each with the function that returns this part. The
     function returns the same object if nothing is hidden."""
+    scales: ClassVar[tuple[str, ...]] = ()
+    """Fields with scales, which are hidden, too, if the terms hide columns."""
     tasks: ClassVar[frozenset[str]] = TRAINING
     """Names of the tasks whose sessions send the query."""
 
@@ -360,18 +370,22 @@ class BaseQuery(HasSplits, Query, ABC):
         view = view_of(terms, party)
         if view is None:
             return self
-        seen: dict[tuple[str, bool], Self] = self.__dict__.setdefault("_seen", {})
-        if (party, publicly) not in seen:
-            seen[party, publicly] = self.in_view(view.public if publicly else view)
-        return seen[party, publicly]
+        return self.in_view(view.public if publicly else view)
 
     def in_view(self, view: View) -> Self:
-        hidden = {
-            name: seen
-            for name, of in self.views
-            if (seen := of(view, getattr(self, name))) is not getattr(self, name)
-        }
-        return replace(self, **hidden) if hidden else self  # type: ignore[type-var]  # a dataclass
+        kind: Any = type(self)
+        scales = [(name, View.scale) for name in self.scales] if view.hides else ()
+        hidden = {}
+        for name, of in (*self.views, *scales):
+            value = getattr(self, name)
+            seen = of(view, value)
+            if seen is not value:
+                hidden[name] = seen
+        if not hidden:
+            return self
+        fields = vars(self) | hidden
+        told: Self = kind(*[fields[name] for name in kind.__match_args__])
+        return told
 
     def bytes_needed(self, parties: int) -> int:
         """Return the maximum bytes that the aggregator needs from sending this query until the next."""
@@ -426,11 +440,10 @@ _MEMBERS: dict[type, Any] = {}
 
 def _header(value: Any, arrays: list[bytes]) -> object:
     kind = type(value)
-    if kind in _TEXT:
-        return value
     if kind is tuple:
-        types = set(map(type, value))
-        if types <= _TEXT or (types == {tuple} and _TEXT.issuperset(map(type, chain.from_iterable(value)))):
+        if _TEXT.issuperset(map(type, value)):
+            return value
+        if {*map(type, value)} == {tuple} and _TEXT.issuperset(map(type, chain.from_iterable(value))):
             return value
         return tuple([_header(member, arrays) for member in value])
     if kind is Splits:
@@ -439,17 +452,15 @@ def _header(value: Any, arrays: list[bytes]) -> object:
     if kind is np.ndarray:
         arrays.append(value.tobytes())
         return value.dtype.str, value.shape
+    if kind in _TEXT:
+        return value
     if kind not in _MEMBERS:
         names = [name for name, member in kind.__dataclass_fields__.items() if member.metadata != APART]
         every = (*kind.__dataclass_fields__,)
         several = len(names) > 1
         _MEMBERS[kind] = attrgetter(*names) if several else lambda value: [getattr(value, n) for n in every]
     members = _MEMBERS[kind](value)
-    if _TEXT.issuperset(map(type, members)):
-        return kind.__name__, *members
-    return kind.__name__, *[
-        member if type(member) in _TEXT else _header(member, arrays) for member in members
-    ]
+    return kind.__name__, *[m if type(m) in _TEXT else _header(m, arrays) for m in members]
 
 
 # ---- Checks of trees, nodes and scales, for several queries ---------------------------------------------

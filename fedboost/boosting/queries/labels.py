@@ -103,7 +103,8 @@ class StartQuery(BeforeTrees, BaseQuery):
     description = "sum over all rows (for the mean label)"
     with_noise = (False, True)
     released = START
-    views = ("cut_points", View.cut_points), ("gradient", View.scale), ("hessian", View.scale)
+    views = (("cut_points", View.cut_points),)
+    scales = "gradient", "hessian"
 
     rows: Rows
     cut_points: CutPoints
@@ -267,7 +268,8 @@ class ResidualQuery(BaseQuery):
 
     description = "prediction errors, by group of rows"
     of_tree = True
-    views = ("splits", View.splits), ("starts", View.cells), ("weight", View.scale)
+    views = ("splits", View.splits), ("starts", View.cells)
+    scales = ("weight",)
 
     rows: Rows
     tree: TreeNumber

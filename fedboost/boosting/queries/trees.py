@@ -90,7 +90,7 @@ class HistogramQuery(BaseQuery):
 
     description = "sums over groups of rows, by interval"
     of_tree = True
-    views = ("splits", View.splits), ("gradient", View.scale), ("hessian", View.scale)
+    scales = "gradient", "hessian"
 
     rows: Rows
     tree: int
@@ -198,8 +198,8 @@ class HistogramQuery(BaseQuery):
             raise Refused("query-widths", f"cell widths must be between 1 and {MAX_CELL_BITS} bits")
 
     def fits(self, answer: Int64) -> bool:
-        marks = answer[answer.size - self.marks :]
-        return bool(fit_level(answer, *self._layout.level)) and not (marks >> 1).any()
+        fits = bool(fit_level(answer, *self._layout.level))
+        return fits and not (self.grouped and (answer[answer.size - self.marks :] >> 1).any())
 
     def to_cells(self, answer: Int64) -> Int64:
         """Convert an answer to the cells that are sealed (masked or encrypted). A gradient sum and its
@@ -207,13 +207,15 @@ class HistogramQuery(BaseQuery):
         sums = self._layout.cells
         out = np.empty(sums + self.marks, np.int64)
         pack_level(answer, *self._layout.level, out)
-        out[sums:] = answer[answer.size - self.marks :]
+        if self.grouped:
+            out[sums:] = answer[answer.size - self.marks :]
         return out
 
     def from_cells(self, total: Int64) -> Int64:
         out = np.empty(self.cells, np.int64)
         unpack_level(total, *self._layout.level, out)
-        out[out.size - self.marks :] = total[self._layout.cells :]
+        if self.grouped:
+            out[out.size - self.marks :] = total[self._layout.cells :]
         return out
 
     def bytes_needed(self, parties: int) -> int:
@@ -450,7 +452,8 @@ class EndRoundQuery(BaseQuery):
     description = "error of the model, summed over all rows"
     ends_tree = True
     with_noise = (False, True)  # the terms have no metrics then
-    views = ("splits", View.splits), ("values", View.values), ("weight", View.scale)
+    views = ("splits", View.splits), ("values", View.values)
+    scales = ("weight",)
 
     rows: Rows
     tree: TreeNumber

@@ -419,6 +419,17 @@ def build_sparse_level(
 
 
 @loop
+def spread_level(sums, places, out):
+    """Write a party's sums of several nodes among those of all parties. sums: int64 [nodes, own bins or more,
+    2]; places: int64 [own bins], index of each own bin among all bins; out: int64 [nodes, bins or more, 2],
+    updated in place."""
+    for node in range(out.shape[0]):
+        for own in range(places.size):
+            place = places[own]
+            out[node, place, 0], out[node, place, 1] = sums[node, own, 0], sums[node, own, 1]
+
+
+@loop
 def fit_level(sums, pairs_of, widths):
     """Return whether all pairs of gradient and hessian sums fit into cells of these widths. sums: int64 [2 *
     sum of pairs_of]; pairs_of: int64 [nodes], number of pairs of each node; widths: int64 [nodes, 2], bits of

@@ -433,6 +433,30 @@ def write_children(cells, asks, families, children, histograms, slots, offsets, 
 
 
 @loop
+def hide_splits(columns, categories, seen, features):
+    """Replace the features of splits, and set everything else about the splits by other parties' features to
+    0.
+
+    Args:
+        columns, categories: int32 [5, S] and uint8 [S, 32] (`Splits`), updated in place.
+        seen: int64 [S], the new features.
+        features: number of features; a new feature of at least this number stands for another party's.
+
+    Returns:
+        True if something changed.
+    """
+    changed = False
+    for at in range(seen.size):
+        changed |= columns[1, at] != seen[at]
+        columns[1, at] = seen[at]
+        if seen[at] >= features:
+            changed |= columns[2, at] != 0 or columns[3, at] != 0 or categories[at].any()
+            columns[2:4, at] = 0
+            categories[at] = 0
+    return changed
+
+
+@loop
 def check_splits(columns, bitmaps, roots, max_depth, category_counts):
     """Find the first split that cannot occur in a tree. Returns (reason or 0, index of the split). Reason 1
     means a wrong node, depth or child; reason 2 means a wrong feature or wrong categories.

@@ -30,12 +30,25 @@ def count_up(rows):
 
 
 @loop
-def set_bits(rows, first, bits):
-    """Set a bit for each row. rows: uint32 [n]; first: added to each row number; bits: uint8, updated in
-    place, eight rows per byte, highest bit first."""
-    for i in range(rows.size):
-        place = first + rows[i]
-        bits[place >> 3] |= np.uint8(128 >> (place & 7))
+def mark_rows(rows, places, flags):
+    """Write 1 for each row of these leaves. rows: see the module docstring; places: int64 [L, 3]; flags:
+    uint8 [roots, rows of a root], updated in place."""
+    for leaf in range(places.shape[0]):
+        own = flags[places[leaf, 2]]
+        for i in range(places[leaf, 0], places[leaf, 1]):
+            own[rows[i]] = 1
+
+
+@loop
+def clear_bits(bits, out):
+    """Write 1 for each bit that is not set, else 0. bits: uint8, eight rows per byte, highest bit first; out:
+    uint8 [roots, rows], written."""
+    flat, whole = out.reshape(-1), out.size // 8
+    for at in range(whole):
+        for bit in range(8):
+            flat[8 * at + bit] = (bits[at] >> (7 - bit) & 1) ^ 1
+    for place in range(8 * whole, out.size):
+        flat[place] = (bits[place >> 3] >> (7 - (place & 7)) & 1) ^ 1
 
 
 @loop

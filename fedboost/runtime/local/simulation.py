@@ -162,7 +162,7 @@ def play(
     draw = random.Random(seed)
     busy = list(nodes)
     while busy:
-        name = busy[draw.randrange(len(busy))]
+        name = busy[int(draw.random() * len(busy))]
         reply = nodes[name].next_reply()
         if reply is None:
             busy.remove(name)

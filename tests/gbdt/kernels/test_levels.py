@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from kernel_cases import binned, columns_of
 
-from fedboost.gbdt.kernels.histogram import build_level, fit_level, pack_level, unpack_level
+from fedboost.gbdt.kernels.histogram import build_level, fit_level, pack_level, spread_level, unpack_level
+from fedboost.gbdt.kernels.level import hide_splits
 from tests.gbdt.reference import histogram, levels
 
 WIDTHS = [[(20, 12), (31, 33), (40, 25), (1, 1)], [(64, 63)], [(2, 62), (60, 4), (33, 32)], []]
@@ -63,4 +64,27 @@ def test_build_level(features):
         due[target, -2:] += histogram.sum_positive(own, own_pairs) if features > 1 else 0
     if features == 1:
         due[:, -2:] = out[:, -2:]
+    assert out.tolist() == due.tolist()
+
+
+@pytest.mark.parametrize("seen", [[], [0, 1, 2], [0, 1, 5], [4, 4, 4], [2, 5, 5]])
+@pytest.mark.parametrize("bin_", [0, 3])
+@pytest.mark.parametrize("level", [0, 1])
+def test_hide_splits(seen, bin_, level):
+    count, features = len(seen), 4
+    columns = np.array([[0, 2, 3], [0, 1, 5], [bin_, bin_, 0], [1, 0, 0], [1, 3, 5]], np.int32)[
+        :, :count
+    ].copy()
+    categories = np.full((count, 32), level, np.uint8)
+    due = levels.hide_splits(columns, categories, seen, features)
+    changed = hide_splits(columns, categories, np.array(seen, np.int64), features)
+    assert (changed, columns.tolist(), categories.tolist()) == due
+
+
+@pytest.mark.parametrize("places", [[], [0, 1, 4], [3, 2]])
+def test_spread_level(places):
+    sums = np.arange(2 * 4 * 2).reshape(2, 4, 2)
+    out, due = np.zeros((2, 6, 2), np.int64), np.zeros((2, 6, 2), np.int64)
+    spread_level(sums, np.array(places, np.int64), out)
+    due[:, places] = sums[:, : len(places)]
     assert out.tolist() == due.tolist()

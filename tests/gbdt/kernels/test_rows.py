@@ -133,14 +133,20 @@ def test_count_up():
     assert rows.tolist() == [0, 1, 2, 3, 4]
 
 
-def test_set_bits():
-    draw = np.random.default_rng(0)
-    size, first = 1_003, 1_003
-    rows = np.sort(draw.choice(size, 400, replace=False)).astype(np.uint32)
-    bits = np.zeros(-(-2 * size // 8), np.uint8)
-    kernels.set_bits(rows, first, bits)
-    expected = np.zeros(2 * size, np.bool_)
-    expected[first + rows] = True
-    assert bits.tolist() == np.packbits(expected).tolist()
-    kernels.set_bits(rows, first, bits)  # once more changes nothing
-    assert bits.tolist() == np.packbits(expected).tolist()
+def test_mark_rows():
+    draw, size = np.random.default_rng(0), 1_003
+    rows = np.concatenate([draw.permutation(size) for _ in range(2)]).astype(np.uint32)
+    places = np.array([[0, 100, 0], [300, 300, 0], [700, size, 0], [size + 5, 2 * size - 9, 1]])
+    flags, due = np.zeros((2, size), np.uint8), np.zeros((2, size), np.uint8)
+    kernels.mark_rows(rows, places, flags)
+    for begin, end, root in places:
+        due[root, rows[begin:end]] = 1
+    assert flags.tolist() == due.tolist()
+
+
+@pytest.mark.parametrize("roots", [1, 3])
+def test_clear_bits(roots):
+    draw, size = np.random.default_rng(roots), 1_003
+    out, due = np.full((roots, size), 7, np.uint8), draw.integers(0, 2, (roots, size), np.uint8)
+    kernels.clear_bits(np.packbits(1 - due), out)
+    assert out.tolist() == due.tolist()

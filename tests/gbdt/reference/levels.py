@@ -1,4 +1,6 @@
-"""Naive references of `fedboost.gbdt.kernels.histogram`."""
+"""Naive references of `fedboost.gbdt.kernels.histogram` and `level`."""
+
+import numpy as np
 
 
 def _by_node(sums, pairs_of, widths):
@@ -21,3 +23,13 @@ def pack_level(sums, pairs_of, widths):
         for g, h in pairs:
             cells += [g * 2**hessian + h] if gradient + hessian <= 64 else [g, h]
     return [(cell + 2**63) % 2**64 - 2**63 for cell in cells]
+
+
+def hide_splits(columns, categories, seen, features):
+    """Whether something changes, and both arrays as they become."""
+    told, levels = columns.copy(), categories.copy()
+    foreign = np.array(seen, np.int64) >= features
+    told[1] = seen
+    told[2:4, foreign] = levels[foreign] = 0
+    changed = not (np.array_equal(told, columns) and np.array_equal(levels, categories))
+    return changed, told.tolist(), levels.tolist()
