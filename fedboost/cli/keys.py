@@ -285,7 +285,12 @@ def accept(
     folder: OwnFolder = KEYS,
 ) -> None:
     """Store the signed certificate next to its key. Together they form a key bundle."""
-    bundle, owner = accept_answer(folder, answer, datetime.now(UTC))
+    store_answer(answer, folder)
+
+
+def store_answer(answer: Path, folder: Path, name: str | None = None, beside: Sequence[Path] = ()) -> None:
+    """Store an answer, and print whose it is. Arguments are as for `accept_answer`."""
+    bundle, owner = accept_answer(folder, answer, datetime.now(UTC), name, beside)
     leaf, root = read_certificates(bundle / CERTIFICATE)[0], read_certificates(bundle / ROOTS)[0]
     typer.echo(
         f"{bundle}: the bundle of {owner.role} {owner.name!r}\n"
