@@ -39,7 +39,7 @@ from fedboost.runtime.data.locations import local_files
 from fedboost.runtime.data.locations import shown as source_name
 from fedboost.runtime.data.table import dense_of, read_table
 from fedboost.runtime.data.values import column_of, is_text, texts
-from fedboost.runtime.files import check_writable, file_errors, folder_name, write_atomically
+from fedboost.runtime.files import check_writable, folder_name, write_atomically
 from fedboost.runtime.net.keys import (
     ANSWER_SUFFIX,
     CERTIFICATE,
@@ -173,18 +173,15 @@ def _missing_keys(folder: Path, config: Path, name: str, role: Role, beside: Seq
             "keys-incomplete",
             f"{bundle} lacks {KEY} or {REQUEST}; if no other command is creating it now, move it aside",
         )
-    with file_errors(request, "cannot read"):
-        content = (bundle / REQUEST).read_bytes()
-        is_other = request.exists() and request.read_bytes() != content
-    if is_other:
-        raise ConfigError("keys-request-other", f"{request} is not the request in {bundle}; move it aside")
+    due = read_request_file(bundle / REQUEST)
     if not request.exists():
-        write_new({request: (content, PUBLIC)})
+        write_new({request: ((bundle / REQUEST).read_bytes(), PUBLIC)})
+    if read_request_file(request).fingerprint != due.fingerprint:
+        raise ConfigError("keys-request-other", f"{request} is not the request in {bundle}; move it aside")
     yield (
         f"the certificate of {role} {name!r}\n"
         f"Send {request} to the holder of the consortium's root key. Confirm over\n"
-        f"another channel, e.g. by telephone, the fingerprint of its key:\n"
-        f"    {read_request_file(request).fingerprint}\n"
+        f"another channel, e.g. by telephone, the fingerprint of its key:\n    {due.fingerprint}\n"
         f"Store the answer as {answer}."
     )
 
