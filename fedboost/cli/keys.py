@@ -319,10 +319,10 @@ def token(
         str, typer.Argument(help="Name of the owner. For an analyst, the name in the certificate.")
     ],
     role: Annotated[
-        Literal["viewer", "analyst", "officer"],
+        Literal["viewer", "analyst", "officer", "client"],
         typer.Option(
             help="viewer: read only; analyst: read an aggregator's console and submit signed terms; officer: "
-            "read a site's page and approve or refuse terms."
+            "read a site's page and approve or refuse terms; client: ask a scoring service."
         ),
     ] = "viewer",
     file: Annotated[
@@ -330,7 +330,7 @@ def token(
     ] = TOKENS,
     days: Annotated[int, typer.Option(help="Validity in days.", min=1, max=3650)] = 90,
 ) -> None:
-    """Create an access token for the console of an aggregator, or for the page of a site."""
+    """Create an access token for the console of an aggregator, the page of a site, or a scoring service."""
     made, ends = add_token(file, name, role, days)
     print(made)
     notice(f"{file}: added an entry for {role} {name!r}, valid until {ends}; delete it to revoke the token")

@@ -22,8 +22,8 @@ COMMANDS = {
         "warm-up:serve",
         "Analyst": "terms:terms estimate:estimate preflight:terms describe:tasks tune:tasks train:train "
         "evaluate:tasks drift:tasks report:model verify:model assemble:model sign:terms",
-        "Site": "join:site party:serve keyholder:serve columns:site check:terms approve:site audit:site "
-        "backup:site restore:site privacy:privacy",
+        "Site": "join:site party:serve serve:serve keyholder:serve columns:site check:terms approve:site "
+        "audit:site backup:site restore:site privacy:privacy",
         "Aggregator": "aggregator:serve adder:serve status:serve",
     }.items()
 }

@@ -51,6 +51,7 @@ from fedboost.runtime.model import Model
 from fedboost.runtime.net.keys import CERTIFICATE, Bundle, check_folder, read_certificates
 from fedboost.runtime.site.config import PartyConfig, read_party
 from fedboost.runtime.telemetry import logger
+from fedboost.runtime.web.serving import need_extra
 from fedboost.terms.terms import Terms
 from fedboost.views import aggregator as views
 
@@ -264,6 +265,38 @@ PARTY_EPILOG = "Example: fedboost party --config party.toml"
 def party(config: SiteFile, part: Part) -> None:
     """Run this site's party: connect to the aggregator and take part in sessions, one after another."""
     part.take("party", config)
+
+
+SERVE_EPILOG = "Example: fedboost serve --config bank.toml"
+
+
+def serve(
+    config: SiteFile,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="This site's part of the model (default: the only one in its models folder)."),
+    ] = None,
+    wait: Wait = 600,
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "info",
+) -> None:
+    """Run this site's scoring service: score rows online with the parts of a model that the parties keep. The
+    label holder serves a REST API; other parties answer about their rows. Runs beside `fedboost party`."""
+    from fedboost.runtime.site import service
+
+    log = logger("serve", log_format, log_level)
+    site, bundle = site_and_keys(config, False, holds_rows=None)
+    part = service.part_of(site, model)
+
+    def app_of(own: service.LabelService) -> Any:
+        need_extra("fedboost serve", "console")
+        from fedboost.runtime.site.scores_api import scores_app
+
+        return scores_app(site, own, log)
+
+    if unready():
+        compile_usual(log.info)
+    run_until_stopped(service.serve(site, bundle, part, wait, log, app_of))
 
 
 KEYHOLDER_EPILOG = "Example: fedboost keyholder --config keyholder.toml"

@@ -191,7 +191,8 @@ def _missing_terms(config: Path, site: PartyConfig, terms: Path | None, analyst:
     if terms is None:
         yield "the terms: add --terms FILE when the analyst has sent them"
         return
-    agreed = _terms_of(terms, site, config)
+    agreed = read_terms(terms)
+    _check_names(agreed, terms, site, config)
     earlier = approval_of(site, agreed.digest)
     if earlier is not None and (analyst is None or analyst in analysts_of(site, earlier)):
         print(f"approved: {terms}")
@@ -238,8 +239,8 @@ def approve(
     if withdraw and not terms.exists():
         print(f"withdrawn: {withdraw_by_digest(read_party(config, holds_rows=None), terms.name)}")
         return
-    site = read_party(config, holds_rows=None)
-    agreed = _terms_of(terms, site, config)
+    agreed, site = read_terms(terms), read_party(config, holds_rows=None)
+    _check_names(agreed, terms, site, config)
     agreed = terms_to_describe(agreed) if describe else agreed
     if withdraw:
         print(f"withdrawn: {withdraw_by_digest(site, agreed.digest)}")
@@ -261,16 +262,14 @@ def approve(
     print("approved; `fedboost approve --withdraw` withdraws the approval")
 
 
-def _terms_of(terms: Path, site: PartyConfig, config: Path) -> Terms:
-    """Read terms that name the party of this site. Raises ConfigError if they are invalid or do not."""
-    agreed = read_terms(terms)
+def _check_names(agreed: Terms, terms: Path, site: PartyConfig, config: Path) -> None:
+    """Raise ConfigError unless the terms name the party of this site."""
     if site.party not in agreed.parties:
         known = listed(agreed.parties) or "no parties"
         raise ConfigError(
             "terms-without-party",
             f"{terms} does not name party {site.party!r} of {config}; it names {known}",
         )
-    return agreed
 
 
 def _analysts(site: PartyConfig, agreed: Terms, names: list[str]) -> tuple[str, ...]:

@@ -163,8 +163,10 @@ def parts_of(points: bytes) -> Iterator[bytes]:
 class Meter(Protocol):
     """Counts what a feature holder answers."""
 
-    fewest: int
-    """Minimum number of ids of a request that the feature holder has; 1 allows requests for single rows."""
+    @property
+    def fewest(self) -> int:
+        """Minimum number of ids of a request that the feature holder has; 1 allows requests for single
+        rows."""
 
     def charge(self, ids: int) -> None:
         """Record that a request about so many ids is being answered, durably. Raises Refused if it exceeds a
@@ -341,11 +343,13 @@ class Scores:
         margins: float64 [rows] or [outputs, rows].
         values: probabilities, or predicted values of other objectives, float64 [rows] or [rows, outputs].
         without: parties whose columns count as missing, because they did not answer.
+        reasons: contribution of each party to the margin (`reach.reasons`); None unless requested.
     """
 
     margins: Float64 = field(repr=False)
     values: Float64 = field(repr=False)
     without: tuple[str, ...] = ()
+    reasons: Float64 | None = field(default=None, repr=False)
 
 
 class Scorer:
@@ -396,7 +400,12 @@ class Scorer:
         return multiply(points_of([*places], self._context), self._scalar), of_row
 
     def score(
-        self, rows: Shard, of_row: Int64, told: Mapping[str, bytes], without: Sequence[str] = ()
+        self,
+        rows: Shard,
+        of_row: Int64,
+        told: Mapping[str, bytes],
+        without: Sequence[str] = (),
+        reasons: bool = False,
     ) -> Scores:
         """Combine the leaf bits of all parties.
 
@@ -406,6 +415,7 @@ class Scorer:
             told: party -> its leaf bits of each id, or of a single row of missing values if the party is
                 among `without`.
             without: parties that did not answer.
+            reasons: True to also compute what each party contributes.
 
         Raises:
             PeerError: a party sent a wrong number of bytes.
@@ -425,4 +435,6 @@ class Scorer:
             bits[party] = by_id[places].tobytes()
         leaves = reach.joined(structure, bits, rows.rows, self._threads)
         margins = reach.margins(self._model, leaves, rows.base_margin)
-        return Scores(margins, self._model.loss.predict(margins), tuple(without))
+        about = self._model, structure, bits, rows.rows, rows.base_margin, self._threads
+        why = reach.reasons(*about) if reasons else None
+        return Scores(margins, self._model.loss.predict(margins), tuple(without), why)

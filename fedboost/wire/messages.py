@@ -107,6 +107,27 @@ _TO_ADDER: Coded[ToAdder] = _coded(ToAdder, pb.ToAdder, MAX_FROM_AGGREGATOR + MA
 encode_to_adder, decode_to_adder = _TO_ADDER
 
 
+# ---- Frames that a scoring service's parties send each other through the aggregator ---------------------
+
+MAX_LINK_FRAME = 1 << 20
+"""Maximum number of bytes of a frame."""
+
+
+class LinkFrame(NamedTuple):
+    """A frame from one party to another.
+
+    party: the receiver, or the sender if the aggregator sends it; '' in the first frame of a call, whose
+    content is the model's id. content: sealed bytes, or b'' if the aggregator reports that the party has
+    connected. gone: True if the party is not connected."""
+
+    party: str
+    content: bytes = b""
+    gone: bool = False
+
+
+encode_link, decode_link = _coded(LinkFrame, pb.LinkFrame, MAX_LINK_FRAME)
+
+
 # ---- Messages between analysts, sites and aggregator: requests and events -------------------------------
 
 MODEL_PART = 1 << 20

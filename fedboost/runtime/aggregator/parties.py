@@ -29,8 +29,9 @@ from fedboost.runtime.net.channel import Server, peer_of
 from fedboost.runtime.net.keys import Bundle
 from fedboost.runtime.telemetry import Event, Meter, Observer
 from fedboost.terms.terms import Terms
+from fedboost.terms.vertical import ID_BYTES
 from fedboost.wire.codec import WIRE_VERSION
-from fedboost.wire.messages import encode_to_party
+from fedboost.wire.messages import LinkFrame, decode_link, encode_link, encode_to_party
 
 # ---- The parties that an aggregator has seen, and when, in a file of its state folder -------------------
 # It distinguishes a party that was connected from one that never was, even across restarts. A name is on disk
@@ -422,6 +423,85 @@ async def refuse(context: Any, error: FedboostError) -> NoReturn:
     details = quoted(str(error), channel.MAX_DETAILS_LENGTH)
     await context.abort(channel.status_of(error), details, ((channel.CAUSE_KEY, error.code),))
     raise AssertionError("abort raises")
+
+
+# ---- Frames between the parties of a model whose scoring service runs -----------------------------------
+# Guarantees: frames of one party arrive in their order, and a sender is read no faster than its receiver
+# reads. The aggregator does not store frames, and cannot read their content.
+
+
+@dataclass(eq=False)
+class Links:
+    """Handler of the RPC `Link`: one call per party and model, for as long as the party is connected. Each
+    party is told which others are connected for the same model."""
+
+    _admission: Admission
+    _log: Any
+    _here: dict[bytes, dict[str, Outgoing]] = field(default_factory=dict)
+    """Maps model -> party -> frames to it."""
+
+    async def serve(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
+        try:
+            name = self._admission.party_name(context)
+        except FedboostError as error:
+            await self._admission.refuse("link refused", error, context, peer)
+        outgoing, model = Outgoing.of_this_call(), b""
+        fault: FedboostError | None = None
+        try:
+            async with sending(outgoing, context, self._log):
+                first = decode_link(await self._admission.only_message(requests, context, peer))
+                model = self._begin(name, first, outgoing)
+                async for data in requests:
+                    await self._pass_on(name, self._here[model], decode_link(data))
+        except (PeerError, Refused) as error:
+            fault = error
+        except asyncio.CancelledError:
+            if not outgoing.fault:
+                raise
+            fault = PeerError("party-cut-off", outgoing.fault)
+        except grpc.RpcError:
+            pass  # the party is gone
+        finally:
+            outgoing.close()
+            self._end(name, model, outgoing)
+        if fault is not None:
+            await refuse(context, fault)
+
+    def _begin(self, name: str, first: LinkFrame, outgoing: Outgoing) -> bytes:
+        """Connect a party, and return the model's id. Raises PeerError if there is none in the first frame,
+        Refused if the party is connected already."""
+        if first.party or len(first.content) != ID_BYTES:
+            raise PeerError("link-first-frame", "the first frame does not name a model")
+        others = self._here.setdefault(first.content, {})
+        if name in others:
+            raise Refused(
+                "link-taken", f"a scoring service of party {name!r} is connected for this model already"
+            )
+        for other, queue in others.items():
+            queue.put(encode_link(LinkFrame(name)))
+            outgoing.put(encode_link(LinkFrame(other)))
+        others[name] = outgoing
+        self._log.info("scoring service here", party=name, model=first.content.hex()[:8])
+        return first.content
+
+    def _end(self, name: str, model: bytes, outgoing: Outgoing) -> None:
+        others = self._here.get(model, {})
+        if others.get(name) is not outgoing:
+            return
+        del others[name]
+        for queue in others.values():
+            queue.put(encode_link(LinkFrame(name, gone=True)))
+        if not others:
+            del self._here[model]
+        self._log.info("scoring service gone", party=name, model=model.hex()[:8])
+
+    async def _pass_on(self, name: str, others: dict[str, Outgoing], frame: LinkFrame) -> None:
+        while (receiver := others.get(frame.party)) is not None and receiver.is_full:
+            await receiver.moved()
+        if receiver is not None and frame.content:
+            receiver.put(encode_link(LinkFrame(name, frame.content)))
+        elif receiver is None:
+            others[name].put(encode_link(LinkFrame(frame.party, gone=True)))
 
 
 # ---- A caller's claims about itself, and an analyst's signature -----------------------------------------

@@ -28,6 +28,7 @@ from fedboost.runtime.aggregator.parties import (
     Admission,
     ConnectedParties,
     LastSeen,
+    Links,
     refuse,
     sending,
     software_of,
@@ -196,6 +197,7 @@ class AggregatorServer:
             "Advise": checks.advise,
             "Check": checks.answer,
             "Status": status.answer,
+            "Link": Links(self._admission, log).serve,
             "Region": Regions(self._admission, self.sessions, self.connected, checks, log).serve,
         }
         self._endpoint = Endpoint(

@@ -92,6 +92,47 @@ class SitePageConfig(Frozen):
         return value
 
 
+class ServeConfig(Frozen):
+    """The [scoring service](serve.md) of this site, `fedboost serve`: at the label holder, where and whom it
+    answers; at another party, how much it answers."""
+
+    max_ids: int = Field(
+        default=0,
+        ge=0,
+        description="Not at the label holder: maximum number of row ids about which this site answers, over "
+        "all models and all time (default: it answers nothing).",
+    )
+    min_known_ids: int = Field(
+        default=1000,
+        ge=1,
+        description="Not at the label holder: minimum number of ids of a request that this site has. With "
+        "`1`, requests may be about single rows, by which the label holder can look up single people.",
+    )
+    listen: str | None = Field(
+        default=None, description="At the label holder: address that serves the REST API, `HOST:PORT`."
+    )
+    tokens: Path | None = Field(
+        default=None, description="Token file, as written by `fedboost keys token NAME --role client`."
+    )
+    certificate: Path | None = Field(
+        default=None, description="TLS certificate (PEM), unless `listen` is a loopback address."
+    )
+    key: Path | None = Field(default=None, description="Private key of this certificate (PEM).")
+    max_ids_per_client: int = Field(
+        default=100_000, ge=0, description="Maximum number of row ids per client, over all time."
+    )
+    timeout: float = Field(
+        default=2.0, gt=0, le=60, description="Seconds to wait for the answer of another party."
+    )
+    partial: bool = Field(
+        default=False,
+        description="Whether to score without a party that does not answer. Its columns count as missing, "
+        "and the response names it.",
+    )
+
+    _check_listen = field_validator("listen")(require_address)
+
+
 class PartyConfig(Frozen):
     """Contents of the configuration file of a site or key holder. A key holder has no `data`. Relative paths
     are relative to the folder that contains the file."""
@@ -156,6 +197,9 @@ class PartyConfig(Frozen):
     console: SitePageConfig | None = Field(
         default=None,
         description="Local web page for the person in charge of this site, below (default: none).",
+    )
+    serve: ServeConfig = Field(
+        default=ServeConfig(), description="The [scoring service](serve.md) of this site, below."
     )
     policy: Policy = Field(default=Policy(), description="Limits on the terms that this site accepts, below.")
 
@@ -247,6 +291,8 @@ def read_party(path: Path, holds_rows: bool | None = True) -> PartyConfig:
     if config.console is not None:
         tokens = from_folder(path, {"tokens": config.console.tokens})
         config = config.model_copy(update={"console": config.console.model_copy(update=tokens)})
+    own = {name: getattr(config.serve, name) for name in ("tokens", "certificate", "key")}
+    config = config.model_copy(update={"serve": config.serve.model_copy(update=from_folder(path, own))})
     config = config.model_copy(update={"models": models_folder(config)})
     config._file = path
     return config

@@ -25,7 +25,15 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route, Router
 
 from fedboost.runtime.aggregator.limits import Refusals
-from fedboost.runtime.web.guard import MAX_BODY, App, Guard, Refusal, RequestOrigin
+from fedboost.runtime.web.guard import (
+    MAX_BODY,
+    REQUESTS_PER_SECOND,
+    REQUESTS_SAVED,
+    App,
+    Guard,
+    Refusal,
+    RequestOrigin,
+)
 from fedboost.runtime.web.logins import Caller, Logins, Tokens
 from fedboost.runtime.web.serving import WebServer
 from fedboost.views.as_html import ICON, SERVED_STYLE, Served, refused
@@ -35,6 +43,8 @@ MAX_FIELDS, MAX_LOGIN_FIELDS = 8, 4
 """Maximum number of fields in the form of a page, and in the login form."""
 OFFICER = "officer"
 """Role of the people who approve or refuse terms for a site."""
+CLIENT = "client"
+"""Role of the programs that a site's scoring service answers. They read no page of any other process."""
 THREADS = 2
 """Number of threads for work that must not block the event loop. Sessions do not use them."""
 
@@ -79,6 +89,13 @@ async def analyst_program(call: Call) -> None:
     if call.caller.by_cookie:
         reason = "a submission must send its token in the header Authorization: Bearer TOKEN"
         raise Refusal(HTTPStatus.FORBIDDEN, reason)
+
+
+async def scoring_program(call: Call) -> None:
+    """Allow programs that send a token with role client. Raises Refusal for others."""
+    call.caller = call.logins.need(call.request.scope, CLIENT)
+    if call.caller.by_cookie:
+        raise Refusal(HTTPStatus.FORBIDDEN, "send the token in the header Authorization: Bearer TOKEN")
 
 
 async def any_form(call: Call) -> None:
@@ -145,9 +162,10 @@ class About:
         frame: header and navigation of its pages.
         page: function that renders a document as a page.
         policy: content security policy of its pages (default: the guard's).
-        readers: roles whose tokens may read (default: all).
+        readers: roles whose tokens may read (default: those of people).
         keyed: True if forms contain the CSRF token of the login.
         at_once: maximum number of requests of one reader that are in progress or waiting.
+        rate: requests per second from one address, and how many may be saved up.
     """
 
     name: str
@@ -159,6 +177,7 @@ class About:
     readers: Sequence[str] = ()
     keyed: bool = False
     at_once: int = 4
+    rate: tuple[float, float] = (REQUESTS_PER_SECOND, REQUESTS_SAVED)
 
 
 class WebApp:
@@ -207,7 +226,9 @@ class WebApp:
             refusals.note(about.event, peer, reason, address=end, asked=asker.what)
 
         bodies = {row.path: row.max_body for row in table if row.max_body != MAX_BODY}
-        app = Guard(self._application(table), names, note, log, partial(refused, about.frame), bodies)
+        app = Guard(
+            self._application(table), names, note, log, partial(refused, about.frame), bodies, about.rate
+        )
         self._server = WebServer(about.name, listen, app, log, note, pair)
 
     @property

@@ -189,6 +189,7 @@ class Guard:
         log: structlog logger.
         error_page: renders the page that a browser gets for a refusal.
         bodies: maps path -> maximum size of a POST body in bytes, for paths where it exceeds MAX_BODY.
+        rate: requests per second from one address, and how many may be saved up.
     """
 
     def __init__(
@@ -199,6 +200,7 @@ class Guard:
         log: Any,
         error_page: ErrorPage,
         bodies: Mapping[str, int] | None = None,
+        rate: tuple[float, float] = (REQUESTS_PER_SECOND, REQUESTS_SAVED),
     ) -> None:
         from starlette.requests import ClientDisconnect
 
@@ -209,8 +211,9 @@ class Guard:
         self._error_page = error_page
         self._bodies = bodies or {}
         self._hung_up = ClientDisconnect
-        self._requests = Buckets(REQUESTS_PER_SECOND, REQUESTS_SAVED)
-        self._all = Bucket(ALL_PER_SECOND, ALL_SAVED, time.monotonic())
+        self._rate, self._all_rate = rate[0], max(rate[0], ALL_PER_SECOND)
+        self._requests = Buckets(*rate)
+        self._all = Bucket(self._all_rate, max(rate[1], ALL_SAVED), time.monotonic())
         self._failures = Bucket(FAILURES_PER_SECOND, FAILURES_SAVED, time.monotonic())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -264,9 +267,9 @@ class Guard:
         """Raise Refusal if there were too many requests from this address, or from all addresses together."""
         now, reason = time.monotonic(), ""
         if not self._requests.of(group_of(asker_of(scope).address), now).take(now):
-            reason = f"there are more than {REQUESTS_PER_SECOND:g} requests per second from this address"
+            reason = f"there are more than {self._rate:g} requests per second from this address"
         elif not self._all.take(now):
-            reason = f"there are more than {ALL_PER_SECOND:g} requests per second from all addresses"
+            reason = f"there are more than {self._all_rate:g} requests per second from all addresses"
         if reason:
             await asyncio.sleep(LATE_SECONDS)
             raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, reason, {"Retry-After": "10"})

@@ -37,7 +37,7 @@ from fedboost.terms.reading import Frozen, Name, read_model
 # cannot be guessed.
 
 
-Role = Literal["viewer", "analyst", "officer"]
+Role = Literal["viewer", "analyst", "officer", "client"]
 TOKEN_BYTES = 32
 TRIES_PER_SECOND, TRIES_SAVED = 0.1, 5.0
 """Limits for wrong tokens from one address: one per ten seconds, after an initial burst of five."""
@@ -178,6 +178,7 @@ def add_token(path: Path, name: str, role: Role, days: int) -> tuple[str, date]:
 # ---- Who requests a page: by a token, or by the cookie of a browser that logged in ----------------------
 
 
+_READERS = "viewer", "analyst", "officer"
 LOGIN_SECONDS = 12 * 3600.0
 MAX_LOGINS = 1024
 """Maximum number of logins. If it is exceeded, the oldest login of the user with the most logins ends."""
@@ -199,7 +200,7 @@ class Logins:
         tokens: the valid tokens, or None if no tokens are set up.
         is_open: True if everyone who can reach the pages may read them.
         encrypted: True if pages are served over TLS.
-        readers: roles whose tokens may read (default: all).
+        readers: roles whose tokens may read (default: those of people).
     """
 
     def __init__(
@@ -270,8 +271,8 @@ class Logins:
         if self._tokens is None:
             raise _unknown("no tokens are set up for this process")
         owner = self._tokens.owner(token.strip(), asker_of(scope).address)
-        if self._readers and owner.role not in self._readers:
-            needed = " or ".join(self._readers)
+        if owner.role not in (readers := self._readers or _READERS):
+            needed = " or ".join(readers)
             raise Refusal(HTTPStatus.FORBIDDEN, f"this token has role {owner.role}, but {needed} is required")
         return owner
 

@@ -890,3 +890,13 @@ class SessionStatus(_message.Message):
     parties: _containers.RepeatedScalarFieldContainer[str]
     awaited: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, state: _Optional[_Union[SessionState, str]] = ..., name: _Optional[str] = ..., analyst: _Optional[str] = ..., terms: _Optional[str] = ..., program: _Optional[str] = ..., protection: _Optional[str] = ..., done: _Optional[int] = ..., rounds: _Optional[int] = ..., since: _Optional[int] = ..., parties: _Optional[_Iterable[str]] = ..., awaited: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class LinkFrame(_message.Message):
+    __slots__ = ("party", "content", "gone")
+    PARTY_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    GONE_FIELD_NUMBER: _ClassVar[int]
+    party: str
+    content: bytes
+    gone: bool
+    def __init__(self, party: _Optional[str] = ..., content: _Optional[bytes] = ..., gone: _Optional[bool] = ...) -> None: ...
