@@ -468,7 +468,7 @@ def accept_answer(
         raise ConfigError(
             "keys-request-missing",
             f"{bundle / KEY} does not exist, but {answer} is for the key of {name!r}; specify its folder "
-            f"with --folder, or, if the key is lost, move the answer aside and request a new certificate",
+            f"with --folder, or move the answer aside and request a new certificate",
         )
     if read_key(bundle / KEY, None).public_key() != leaf.public_key():
         raise ConfigError(
