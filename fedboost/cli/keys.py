@@ -83,12 +83,13 @@ def init_consortium(
     write_root(folder, key, root, passphrase)
     state = "encrypted" if passphrase else "not encrypted"
     elsewhere = "" if folder == KEYS else f"\neach with --folder {folder}"
+    first = "" if aggregator else "fedboost keys aggregator, "
     typer.echo(
         f"{folder / ROOT_KEY}: the root key, {state}\n"
         f"{folder / ROOTS}: the root certificate, valid until {day(root.not_valid_after_utc)}\n"
         f"{fingerprint_of(root)}\n"
         f"Keep the key offline: anyone who has it can admit members. Now issue bundles:\n"
-        f"fedboost keys aggregator, fedboost keys party NAME, fedboost keys analyst NAME{elsewhere}"
+        f"{first}fedboost keys party NAME, fedboost keys analyst NAME{elsewhere}"
     )
     if aggregator:
         _issue("aggregator", "aggregator", folder, ISSUED_DAYS, passphrase_file)
@@ -285,7 +286,12 @@ def accept(
     folder: OwnFolder = KEYS,
 ) -> None:
     """Store the signed certificate next to its key. Together they form a key bundle."""
-    bundle, owner = accept_answer(folder, answer, datetime.now(UTC))
+    store_answer(answer, folder)
+
+
+def store_answer(answer: Path, folder: Path, name: str | None = None, beside: Sequence[Path] = ()) -> None:
+    """Store an answer, and print whose it is. Arguments are as for `accept_answer`."""
+    bundle, owner = accept_answer(folder, answer, datetime.now(UTC), name, beside)
     leaf, root = read_certificates(bundle / CERTIFICATE)[0], read_certificates(bundle / ROOTS)[0]
     typer.echo(
         f"{bundle}: the bundle of {owner.role} {owner.name!r}\n"

@@ -1,6 +1,6 @@
 """Commands for a site: join, approve, audit, backup, restore, columns."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -23,7 +23,7 @@ from fedboost.cli.common import (
     is_agreed,
     reads_a_table,
 )
-from fedboost.cli.keys import Role, accept
+from fedboost.cli.keys import Role, store_answer
 from fedboost.cli.output import notice, print_text, show, unless_nobody_reads
 from fedboost.cli.serve import Part
 from fedboost.cli.terms import checked_site
@@ -43,8 +43,13 @@ from fedboost.runtime.files import check_writable, folder_name, write_atomically
 from fedboost.runtime.net.keys import (
     ANSWER_SUFFIX,
     CERTIFICATE,
+    KEY,
     PUBLIC,
     REQUEST,
+    ROOTS,
+    check_same_root,
+    read_bundle,
+    read_certificates,
     read_request_file,
     write_new,
     write_request,
@@ -116,9 +121,17 @@ def join(
             f"{config}: keys is {site.keys}, but the folder of party {site.party!r} must "
             f"be named {folder_name(site.party)}",
         )
+    _check_analysts([] if analyst is None else [analyst])
+    if analyst == site.party:
+        raise ConfigError(
+            "analyst-is-party",
+            f"--analyst: {analyst!r} is the name of the party in {config}; an analyst needs another name",
+        )
     owners: dict[str, Role] = {site.party: "party", **({} if analyst is None else {analyst: "analyst"})}
+    folder = site.keys.parent
+    beside = [folder / folder_name(name) for name in owners]
     missing = [
-        line for name, role in owners.items() for line in _missing_keys(site.keys.parent, config, name, role)
+        line for name, role in owners.items() for line in _missing_keys(folder, config, name, role, beside)
     ]
     missing += _missing_terms(config, site, terms, analyst)
     for line in missing:
@@ -132,27 +145,43 @@ def join(
     Part().take("party", config)
 
 
-def _missing_keys(folder: Path, config: Path, name: str, role: Role) -> Iterator[str]:
+def _missing_keys(folder: Path, config: Path, name: str, role: Role, beside: Sequence[Path]) -> Iterator[str]:
     """Request a key, or store its signed certificate. Yields what is still missing, if anything. folder:
-    parent of the key's folder; config: the site's file, next to which requests and answers are."""
+    parent of the key's folder; config: the site's file, next to which requests and answers are; beside: all
+    bundles of this site, which must trust the same root."""
     bundle, own = folder / folder_name(name), folder_name(name)
     answer, request = config.parent / f"{own}{ANSWER_SUFFIX}", config.parent / f"{own}.{REQUEST}"
     if (bundle / CERTIFICATE).exists():
+        if answer.exists() and read_certificates(answer)[0] != read_certificates(bundle / CERTIFICATE)[0]:
+            raise ConfigError(
+                "keys-answer-unused",
+                f"{answer} is not the certificate in {bundle}; to use it, move {CERTIFICATE} and {ROOTS} in "
+                f"that folder aside, else move the answer aside",
+            )
+        if (known := read_bundle(bundle, role).signer.name) != name:
+            raise ConfigError("keys-other-name", f"{bundle} is the bundle of {known!r}, not of {name!r}")
+        check_same_root(bundle / ROOTS, read_certificates(bundle / ROOTS), beside)
         print(f"keys of {role} {name!r}: {bundle}")
         return
     if answer.exists():
-        accept(answer, folder)
+        store_answer(answer, folder, name, beside)
         return
     if not bundle.exists():
-        path, made = write_request(folder, name, role)
-        write_new({request: (path.read_bytes(), PUBLIC)})
-        fingerprint = made.fingerprint
-    else:
-        fingerprint = read_request_file(bundle / REQUEST).fingerprint
+        write_request(folder, name, role)
+    if not ((bundle / KEY).exists() and (bundle / REQUEST).exists()):
+        raise ConfigError(
+            "keys-incomplete",
+            f"{bundle} lacks {KEY} or {REQUEST}; if no other command is creating it now, move it aside",
+        )
+    due = read_request_file(bundle / REQUEST)
+    if not request.exists():
+        write_new({request: ((bundle / REQUEST).read_bytes(), PUBLIC)})
+    if read_request_file(request).fingerprint != due.fingerprint:
+        raise ConfigError("keys-request-other", f"{request} is not the request in {bundle}; move it aside")
     yield (
         f"the certificate of {role} {name!r}\n"
         f"Send {request} to the holder of the consortium's root key. Confirm over\n"
-        f"another channel, e.g. by telephone, the fingerprint of its key:\n    {fingerprint}\n"
+        f"another channel, e.g. by telephone, the fingerprint of its key:\n    {due.fingerprint}\n"
         f"Store the answer as {answer}."
     )
 
@@ -254,13 +283,7 @@ def _analysts(site: PartyConfig, agreed: Terms, names: list[str]) -> tuple[str, 
                 f"{agreed.vertical.label_holder}, not by an analyst; remove --analyst",
             )
         return ()
-    for name in names:
-        if name == ANY:
-            raise ConfigError("analyst-any", f"--analyst: {ANY!r} {NOT_ANY}")
-        if not is_name(name):
-            raise ConfigError(
-                "analyst-name-invalid", f"--analyst: {name!r} is not a valid name of an analyst"
-            )
+    _check_analysts(names)
     if names or site.keys is None:
         return tuple(names)
     if site.policy.analysts and site.policy.analysts != "any":
@@ -276,6 +299,17 @@ def _analysts(site: PartyConfig, agreed: Terms, names: list[str]) -> tuple[str, 
             "analyst-missing", "no analyst was named; specify who may use these terms with --analyst NAME"
         )
     return (name,)
+
+
+def _check_analysts(names: Sequence[str]) -> None:
+    """Raise ConfigError unless an analyst can have each of these names."""
+    for name in names:
+        if name == ANY:
+            raise ConfigError("analyst-any", f"--analyst: {ANY!r} {NOT_ANY}")
+        if not is_name(name):
+            raise ConfigError(
+                "analyst-name-invalid", f"--analyst: {name!r} is not a valid name of an analyst"
+            )
 
 
 def _read_rows(site: PartyConfig, agreed: Terms) -> Counts | None:

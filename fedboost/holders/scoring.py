@@ -40,7 +40,7 @@ from fedboost.privacy import packing
 from fedboost.privacy.identity import identify, verify
 from fedboost.privacy.packing import RandomBytes, number
 from fedboost.privacy.pairwise import derive
-from fedboost.privacy.points import POINT_BYTES, check_points, multiply, points_of, tokens_of
+from fedboost.privacy.points import POINT_BYTES, check_points, list_of, multiply, points_of, tokens_of
 from fedboost.protocol.key_exchange import PARTY, Credentials
 from fedboost.terms.terms import Terms
 
@@ -105,14 +105,15 @@ class Link:
         """Decrypt the next message. Raises PeerError if it is not the one that the peer sealed next."""
         if self._keys is None:
             raise PeerError("greeting-missing", f"party {self.peer} sent a message before its greeting")
-        self._received += 1
         try:
-            return self._keys[1].decrypt(self._received.to_bytes(_NONCE_BYTES), sealed, None)
+            content = self._keys[1].decrypt((self._received + 1).to_bytes(_NONCE_BYTES), sealed, None)
         except InvalidTag:
             raise PeerError(
                 "link-not-authentic",
                 f"a message of party {self.peer} was changed, repeated or left out on its way",
             ) from None
+        self._received += 1  # only now: a false message must not take the place of one that is left out
+        return content
 
 
 def _greeted(sender: str, receiver: str, model: bytes, public: bytes, certificate: bytes) -> bytes:
@@ -275,6 +276,7 @@ class FeatureEnd:
         ids = hashlib.sha256(packing.pack(*self._ids)).digest()
         self._made_for = derive(self._scalar, b"table", self._context, ids, commitment)
         self._is_ready = self.table is not None and self.table.made_for == self._made_for
+        self._listed = b""
         self._products.clear()
         if self._is_ready:
             yield self._ready()
@@ -290,7 +292,7 @@ class FeatureEnd:
 
     def _complete(self, part: bytes) -> Iterator[bytes]:
         self._products += part
-        if len(self._products) > len(self._listed) or not self._listed:
+        if not part or len(self._products) > len(self._listed):
             raise PeerError("points-count", f"party {self._peer} sent more points than it received")
         if len(self._products) == len(self._listed):
             products, self._listed = bytes(self._products), b""
@@ -365,19 +367,31 @@ class Scorer:
         """Parties whose columns the model uses."""
         self._model, self._threads, self._most, self._me = model, threads, most_ids, block.label_holder
         self._scalar, self._context = derive(secret, _DOMAIN + b"/multiply"), _DOMAIN + id
-        self.hello = message(HELLO, derive(self._scalar, b"commitment"))
+        self._hello = message(HELLO, derive(self._scalar, b"commitment"))
+        self._left: dict[str, int] = {}
+        """Party -> number of its points that are still due, once its list has begun; -1 before that."""
+
+    def hello(self, party: str) -> bytes:
+        """Return the first message to a feature holder, after which it may send its list once."""
+        self._left[party] = -1
+        return self._hello
 
     def multiplied(self, content: bytes, sender: str) -> bytes:
         """Return a part of a feature holder's list, multiplied by the secret. Raises PeerError if the list is
-        malformed, or has more ids than allowed: a party could enter ids that it guessed."""
-        total, part = fields_of(content, LIST, 2, sender)
-        if len(total) != len(number(0)) or int.from_bytes(total) > self._most:
+        malformed, or has more ids than announced or allowed: a party could enter ids that it guessed."""
+        announced, part = fields_of(content, LIST, 2, sender)
+        total, count, left = int.from_bytes(announced), len(part) // POINT_BYTES, self._left.get(sender, 0)
+        if len(announced) != len(number(0)) or total > self._most:
             raise PeerError(
                 "score-many-ids",
                 f"party {sender} lists more than {self._most:,} ids, the limit of this site "
                 f"(max_foreign_ids)",
             )
-        return message(MULTIPLIED, multiply(part, self._scalar, f"the list of points of party {sender}"))
+        left = (total if left < 0 else left) - count
+        if left < 0 or not 0 < count <= MAX_POINTS:
+            raise PeerError("points-count", f"party {sender} sent more points than it announced, or none")
+        self._left[sender] = left
+        return message(MULTIPLIED, multiply(part, self._scalar, list_of(sender)))
 
     def question(self, ids: RowIds) -> tuple[bytes, Int64]:
         """Return the points of distinct ids, and the place of each row's id among them, int64 [rows]."""

@@ -1,6 +1,7 @@
 """`fedboost join`: what a site does before its party runs, one step after the other, and what is missing."""
 
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,7 @@ from sites import fedboost
 
 from fedboost.cli import common
 from fedboost.cli.serve import Part
+from fedboost.errors import ConfigError
 from fedboost.runtime.net.keys import read_bundle
 from fedboost.runtime.tasks import terms_to_toml
 from fedboost.terms.terms import Terms
@@ -162,3 +164,119 @@ def test_several_requests_are_signed_with_one_command_and_each_is_asked_about(he
     assert (end.code, end.err) == (1, "not signed: nothing was written\n")
     assert [question.split("'")[1] for question in asked] == ["bank", "marie"]
     assert {path.name for path in (here / "root").glob("*.answer.pem")} == {"marie.answer.pem"}
+
+
+# ---- mistakes: one line with a code, and nothing is lost -------------------------------------------------
+
+
+def codes(monkeypatch):
+    """The codes of errors that are made from here on."""
+    made, init = [], ConfigError.__init__
+
+    def noted(self, code, *rest):
+        made.append(code)
+        init(self, code, *rest)
+
+    monkeypatch.setattr(ConfigError, "__init__", noted)
+    return made
+
+
+def copied(source, target):
+    with open(source, "rb") as file, open(target, "wb") as copy:
+        copy.write(file.read())
+
+
+def refused(monkeypatch, *options):
+    """The code with which a command is refused, with nothing changed in the folder of keys."""
+    before = {path: path.read_bytes() for path in Path("keys").rglob("*.pem")}
+    made = codes(monkeypatch)
+    end = join(*options)
+    assert end.code == 2, end
+    assert "Traceback" not in end.err
+    assert {path: path.read_bytes() for path in Path("keys").rglob("*.pem")} == before
+    return made[-1]
+
+
+@pytest.fixture
+def requested(here):
+    """The folder with two keys that await their certificates."""
+    join("--analyst", "marie")
+    return here
+
+
+def test_an_answer_for_another_name_is_refused(requested, monkeypatch):
+    sign("marie")
+    copied("marie.answer.pem", "bank.answer.pem")
+    with monkeypatch.context() as patch:
+        assert refused(patch, "--analyst", "marie") == "keys-answer-other"
+    with monkeypatch.context() as patch:
+        assert refused(patch) == "keys-answer-other"
+
+
+def test_an_answer_of_another_consortium_is_refused(requested, monkeypatch):
+    sign("bank")
+    join()
+    assert fedboost("keys", "init-consortium", "--folder", "other").code == 0
+    assert fedboost("keys", "sign", "marie.request.pem", "--folder", "other", "--yes").code == 0
+    copied("other/marie.answer.pem", "marie.answer.pem")
+    with monkeypatch.context() as patch:
+        assert refused(patch, "--analyst", "marie") == "keys-other-root"
+    fedboost("keys", "accept", "marie.answer.pem")
+    with monkeypatch.context() as patch:
+        assert refused(patch, "--analyst", "marie") == "keys-other-root"
+
+
+def test_a_new_answer_for_a_key_that_has_one_is_not_ignored(ready, monkeypatch):
+    assert fedboost("keys", "init-consortium", "--folder", "other").code == 0
+    assert fedboost("keys", "sign", "bank.request.pem", "--folder", "other", "--yes").code == 0
+    copied("other/bank.answer.pem", "bank.answer.pem")
+    with monkeypatch.context() as patch:
+        assert refused(patch) == "keys-answer-unused"
+    (ready / "bank.answer.pem").unlink()
+    assert missing(join()) == ["the terms: add --terms FILE when the analyst has sent them"]
+
+
+@pytest.mark.parametrize("lost", ["key.pem", "request.pem"])
+def test_a_folder_that_is_half_made_is_not_used(requested, monkeypatch, lost):
+    (requested / "keys" / "bank" / lost).unlink()
+    with monkeypatch.context() as patch:
+        assert refused(patch) == "keys-incomplete"
+
+
+def test_a_request_next_to_the_file_is_the_one_of_the_key(requested, monkeypatch):
+    request = requested / "bank.request.pem"
+    content = request.read_bytes()
+    request.unlink()
+    assert join().code == 1
+    assert request.read_bytes() == content
+    copied("marie.request.pem", "bank.request.pem")
+    with monkeypatch.context() as patch:
+        assert refused(patch) == "keys-request-other"
+
+
+def test_a_bundle_that_cannot_be_used_is_not_reported_as_present(ready, monkeypatch):
+    denied = ready / "keys" / "bank" / "denied.txt"
+    with monkeypatch.context() as patch:
+        denied.write_text(next(_serials(ready, "bank")) + "\n")
+        assert refused(patch) == "keys-certificate-invalid"
+    denied.unlink()
+    (ready / "keys" / "bank" / "key.pem").unlink()
+    with monkeypatch.context() as patch:
+        assert refused(patch) == "file-failed"
+
+
+def _serials(folder, name):
+    """Serial numbers of the certificates that were issued for a name."""
+    for line in (folder / "root" / "issued.txt").read_text().splitlines():
+        if line.endswith(f" {name}"):
+            yield line.split(" ")[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("bank", "analyst-is-party"), ("any", "analyst-any"), ("", "analyst-name-invalid")],
+)
+def test_a_name_that_no_analyst_can_have_gets_no_key(here, monkeypatch, name, code):
+    with monkeypatch.context() as patch:
+        assert refused(patch, "--analyst", name) == code
+    assert not (here / "keys").exists()

@@ -88,7 +88,7 @@ class Scoring:
     def begin(self, party, table=None):
         """Greet a party, and make its table if need be."""
         self.links[party], self.ends[party] = self.linked(party), self.end(party, table)
-        back = self.say(party, self.scorer.hello)
+        back = self.say(party, self.scorer.hello(party))
         while back and back[0][0] == scoring.LIST:
             back = [said for part in back for said in self.say(party, self.scorer.multiplied(part, party))]
         if back and back[0][0] == scoring.READY:

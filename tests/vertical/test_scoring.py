@@ -198,7 +198,7 @@ def test_a_table_of_other_points_is_refused(change, code):
     """A label holder could otherwise find one row under many ids."""
     one = Scoring("two holders")
     one.links["telco"], one.ends["telco"] = one.linked("telco"), one.end("telco")
-    (part,) = one.say("telco", one.scorer.hello)
+    (part,) = one.say("telco", one.scorer.hello("telco"))
     (products,) = scoring.fields_of(one.scorer.multiplied(part, "telco"), scoring.MULTIPLIED, 1, "bank")
     changed = scoring.message(scoring.MULTIPLIED, change(products))
     if code is None:  # the table is not ready until all points have arrived
@@ -208,6 +208,18 @@ def test_a_table_of_other_points_is_refused(change, code):
         return
     with raised(PeerError, code):
         one.say("telco", changed)
+
+
+def test_points_are_due_only_after_a_list_and_never_none():
+    one = Scoring("two holders", lists=1)
+    end = one.end("telco")
+    (part,) = end.take(one.scorer.hello("telco"))
+    with raised(PeerError, "points-count"):
+        list(end.take(scoring.message(scoring.MULTIPLIED, b"")))
+    ((refusal, *_),) = end.take(scoring.message(scoring.HELLO, bytes(32)))
+    assert refusal == scoring.REFUSAL
+    with raised(PeerError, "points-count"):
+        list(end.take(one.scorer.multiplied(part, "telco")))
 
 
 def test_nothing_is_answered_before_the_table_is_made():
@@ -225,6 +237,32 @@ def test_a_list_longer_than_the_label_holder_allows_is_an_error():
     one = Scoring("two holders", most_ids=FEWEST)
     with raised(PeerError, "score-many-ids"):
         one.begin("telco")
+
+
+def listed(one, total, count):
+    """A part of a list with this many points, said to be of `total` ids."""
+    points = points_of([str(i).encode() for i in range(count)], b"guessed")
+    return one.scorer.multiplied(scoring.message(scoring.LIST, number(total), points), "telco")
+
+
+def test_a_list_is_not_longer_than_announced():
+    """The limit on ids would otherwise be no limit on what the label holder multiplies."""
+    one = Scoring("two holders", most_ids=FEWEST)
+    with raised(PeerError, "points-count"):
+        listed(one, 3, 3)  # before the label holder's first message
+    for wrong in (FEWEST + 1, 0):
+        one.scorer.hello("telco")
+        with raised(PeerError, "points-count"):
+            listed(one, FEWEST, wrong)
+    one.scorer.hello("telco")
+    listed(one, 3, 2)
+    with raised(PeerError, "points-count"):
+        listed(one, 3, 2)
+    with raised(PeerError, "points-count"):
+        listed(one, FEWEST, 2)  # the first part announced three
+    listed(one, 3, 1)
+    with raised(PeerError, "points-count"):
+        listed(one, 3, 1)
 
 
 @pytest.mark.parametrize("size", [0, 1])
@@ -266,6 +304,24 @@ def test_a_message_is_accepted_once_in_its_order_and_unchanged():
     _, ours, theirs = ends_of_link()
     with raised(PeerError, "link-not-authentic"):
         theirs.open([ours.seal(b"1"), ours.seal(b"2")][1])
+
+
+def test_a_false_message_does_not_hide_that_one_was_left_out():
+    _, ours, theirs = ends_of_link()
+    first, second = ours.seal(b"first"), ours.seal(b"second")
+    with raised(PeerError, "link-not-authentic"):
+        theirs.open(bytes(40))
+    with raised(PeerError, "link-not-authentic"):
+        theirs.open(second)
+    assert [theirs.open(first), theirs.open(second)] == [b"first", b"second"]
+
+
+def test_messages_of_one_link_do_not_open_on_another_of_the_same_parties():
+    one, ours, theirs = ends_of_link()
+    other, their_other = one.linked("telco")
+    for wrong, receiver in ((ours, their_other), (other, theirs), (theirs, other), (their_other, ours)):
+        with raised(PeerError, "link-not-authentic"):
+            receiver.open(wrong.seal(b"1"))
 
 
 def test_the_two_ways_have_different_keys():

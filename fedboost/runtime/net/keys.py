@@ -11,7 +11,7 @@ Rejects: private keys that anyone but the owner can read.
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,6 +37,7 @@ from fedboost.privacy.identity import (
     Signer,
     common_name,
     day,
+    fingerprint,
     identify,
     new_request,
     read_request,
@@ -428,10 +429,25 @@ def write_answer(folder: Path, certificate: x509.Certificate, root: x509.Certifi
     return path
 
 
-def accept_answer(folder: Path, answer: Path, now: datetime) -> tuple[Path, Identified]:
+def check_same_root(path: Path, roots: Sequence[x509.Certificate], beside: Sequence[Path]) -> None:
+    """Raise ConfigError, naming a file, unless each complete bundle among those beside it trusts one of its
+    roots."""
+    for other in (bundle / ROOTS for bundle in beside if (bundle / ROOTS).exists()):
+        if not {*roots} & {*read_certificates(other)}:
+            raise ConfigError(
+                "keys-other-root",
+                f"{path} is of another consortium than {other}: its root has the fingerprint "
+                f"{fingerprint(roots[0])}; ask the holder of the root key which is right",
+            )
+
+
+def accept_answer(
+    folder: Path, answer: Path, now: datetime, due: str | None = None, beside: Sequence[Path] = ()
+) -> tuple[Path, Identified]:
     """Store an answer, i.e. a signed certificate and its root, next to the private key of the certificate.
-    folder: parent of the key's folder. Returns the folder and the owner of the completed bundle. Raises
-    ConfigError if the answer is invalid or does not match the key."""
+    folder: parent of the key's folder; due: name that the certificate must have; beside: bundles that must
+    trust the same root. Returns the folder and the owner of the completed bundle. Raises ConfigError if the
+    answer is invalid or does not match the key."""
     if answer.is_file() and b"CERTIFICATE REQUEST" in answer.read_bytes():
         raise ConfigError(
             "keys-answer",
@@ -444,12 +460,15 @@ def accept_answer(folder: Path, answer: Path, now: datetime) -> tuple[Path, Iden
             "keys-answer",
             f"{answer} must contain a certificate and its root, as written by `fedboost keys sign`",
         )
+    if due is not None and name != due:
+        raise ConfigError("keys-answer-other", f"{answer} is the answer for {name!r}, not for {due!r}")
+    check_same_root(answer, roots, beside)
     bundle = folder / folder_name(name)
     if not (bundle / KEY).exists():
         raise ConfigError(
             "keys-request-missing",
-            f"{bundle / KEY} does not exist, but {answer} is for the key of {name!r}; run `fedboost keys "
-            f"request`, or specify the folder with --folder",
+            f"{bundle / KEY} does not exist, but {answer} is for the key of {name!r}; specify its folder "
+            f"with --folder, or move the answer aside and request a new certificate",
         )
     if read_key(bundle / KEY, None).public_key() != leaf.public_key():
         raise ConfigError(

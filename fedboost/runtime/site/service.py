@@ -392,7 +392,7 @@ class LabelService(Service):
         """Names of the columns of a row."""
 
     def met(self, peer: Peer) -> bytes | None:
-        return self._scorer.hello if peer.name in self._asked else None
+        return self._scorer.hello(peer.name) if peer.name in self._asked else None
 
     def left(self, peer: Peer) -> None:
         if (asked := self._asked.get(peer.name)) is None:
