@@ -4,7 +4,7 @@ bits. Rows are found by an oblivious pseudorandom function of their ids, so ther
 1. Both ends greet each other, signed, with fresh keys (`Link`). All later messages are sealed under them.
 2. Once per model and table: the feature holder sends its ids as points, multiplied by its secret, the label
    holder multiplies them by its own, and the feature holder stores tokens (short hashes) of the result with
-   the numbers of its rows (`TokenTable`).
+   the numbers of its rows (`TokenTable`). It checks that all points were multiplied by the same number.
 3. For each request, the label holder sends its ids as points, multiplied by its secret. The feature holder
    multiplies them by its own, looks up the tokens, and sends the leaf bits of these rows. An id that it does
    not have is answered as a row of missing values, with as many bytes.
@@ -286,20 +286,44 @@ class FeatureEnd:
         except Refused as error:
             yield _refusal(number(0), error)
             return
-        self._listed = multiply(points_of(self._ids, _DOMAIN + self._context), self._scalar)
+        # Each point is listed twice, once multiplied by another secret, in a secret order. If the label
+        # holder multiplied places by different numbers, it could later find rows by their place, without
+        # their ids. It does not know which two places belong together.
+        points = multiply(points_of(self._ids, _DOMAIN + self._context), self._scalar)
+        both = np.frombuffer(points + multiply(points, self._shadow), np.uint8).reshape(-1, POINT_BYTES)
+        self._listed = both[self._order].tobytes()
         for part in parts_of(self._listed):
-            yield message(LIST, number(len(self._ids)), part)
+            yield message(LIST, number(len(both)), part)
 
     def _complete(self, part: bytes) -> Iterator[bytes]:
         self._products += part
         if not part or len(self._products) > len(self._listed):
             raise PeerError("points-count", f"party {self._peer} sent more points than it received")
         if len(self._products) == len(self._listed):
-            products, self._listed = bytes(self._products), b""
-            check_points(products, len(self._ids), self._peer)
+            listed, self._listed = np.frombuffer(bytes(self._products), f"V{POINT_BYTES}"), b""
+            check_points(listed.tobytes(), 2 * len(self._ids), self._peer)
+            both = np.empty_like(listed)
+            both[self._order] = listed
+            products, shadows = (half.tobytes() for half in np.split(both, 2))
+            if multiply(products, self._shadow) != shadows:
+                raise PeerError(
+                    "score-uneven-table",
+                    f"party {self._peer} multiplied the points of different ids by different numbers",
+                )
             self.table, self._is_ready = TokenTable.of(products, self._made_for), True
             self._products.clear()
             yield self._ready()
+
+    @property
+    def _shadow(self) -> bytes:
+        """The secret by which the second point of each id is multiplied."""
+        return derive(self._scalar, b"shadow", self._made_for)
+
+    @property
+    def _order(self) -> Int64:
+        """The secret order of a list: of the points of all ids, then of their second points."""
+        stream = hashlib.shake_256(derive(self._scalar, b"order", self._made_for))
+        return np.argsort(np.frombuffer(stream.digest(16 * len(self._ids)), np.uint64))
 
     def _ready(self) -> bytes:
         return message(READY, self._bits(np.array([-1])))
@@ -309,7 +333,7 @@ class FeatureEnd:
         assert self.table is not None
         count = len(points) // POINT_BYTES
         check_points(points, count, self._peer)
-        if not 0 < count <= MAX_POINTS:
+        if not 0 < count <= MAX_POINTS or len(about) != len(number(0)):
             raise PeerError("points-count", f"party {self._peer} asks about {count} ids at once")
         try:
             self._meter.charge(count)  # also what is refused below: whether it is refused tells something
@@ -381,7 +405,7 @@ class Scorer:
         malformed, or has more ids than announced or allowed: a party could enter ids that it guessed."""
         announced, part = fields_of(content, LIST, 2, sender)
         total, count, left = int.from_bytes(announced), len(part) // POINT_BYTES, self._left.get(sender, 0)
-        if len(announced) != len(number(0)) or total > self._most:
+        if len(announced) != len(number(0)) or total > 2 * self._most:  # two points for each id
             raise PeerError(
                 "score-many-ids",
                 f"party {sender} lists more than {self._most:,} ids, the limit of this site "

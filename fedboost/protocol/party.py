@@ -692,16 +692,14 @@ class PartySession:
     def _begin(self, ask: Ask, introduced: Introduced) -> PendingAnswer:
         """Start answering a query if it is due."""
         member, me = self._member, self._site.name
-        before, standing = member.holder.state, member.memory.standing
-        now = QueryContext(me, member.terms, self._attempt, introduced.roster, self._asked, before, standing)
-        check_due(ask, now)
+        before, place = member.holder.state, (self._attempt, introduced.roster, self._asked)
+        check_due(ask, QueryContext(me, member.terms, *place, before, member.memory.standing))
         introduced.transcript = next_transcript(introduced.transcript, ask.query)
         # Not under masks: there the refusal alone would reveal something about the rows of this party.
-        rows = member.holder.rows
-        if not member.protection.hides and ask.query.rows < rows:
+        if (rows := member.holder.rows) > ask.query.rows and not member.protection.hides:
             raise PeerError("query-rows-few", "the query has cells for fewer rows than this site has")
-        if member.terms.evaluates_jointly and (table := member.holder.table) is not None:
-            member.memory.bind(member.holder.rows_hashed, table)  # rows are chosen after they are matched
+        if member.terms.evaluates_jointly and (table := member.holder.table):  # chosen once rows are matched
+            member.memory.bind(member.holder.rows_hashed, table)
         if introduced.relays is not None:
             introduced.relays = introduced.relays.told(ask.query.seen_by(member.terms, me, publicly=True))
         most = max_relayed(member.terms, me, ask.query, rows, before)

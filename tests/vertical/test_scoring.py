@@ -90,7 +90,9 @@ def test_long_lists_travel_in_parts(monkeypatch):
     one = Scoring("two holders").begin_all()
     kinds = [content[0] for _, content in one.told]
     assert (
-        kinds.count(scoring.LIST) == kinds.count(scoring.MULTIPLIED) == -(-one.tables["telco"].num_rows // 30)
+        kinds.count(scoring.LIST)
+        == kinds.count(scoring.MULTIPLIED)
+        == -(-2 * one.tables["telco"].num_rows // 30)
     )
     bank = one.tables["bank"].slice(0, 30)
     assert (one.score(bank).margins == due("two holders", "logistic", {**one.tables, "bank": bank})[0]).all()
@@ -220,6 +222,44 @@ def test_points_are_due_only_after_a_list_and_never_none():
     assert refusal == scoring.REFUSAL
     with raised(PeerError, "points-count"):
         list(end.take(one.scorer.multiplied(part, "telco")))
+
+
+def multiplied_otherwise(change):
+    """Begin, and return other products than those of the label holder's secret. change: returns them, from
+    the points of the list."""
+    one = Scoring("two holders")
+    one.links["telco"], one.ends["telco"] = one.linked("telco"), one.end("telco")
+    (part,) = one.say("telco", one.scorer.hello("telco"))
+    _, points = scoring.fields_of(part, scoring.LIST, 2, "telco")
+    products = change([points[at : at + 32] for at in range(0, len(points), 32)])
+    one.say("telco", scoring.message(scoring.MULTIPLIED, b"".join(products)))
+    return one
+
+
+def scalar(place):
+    return hashlib.sha256(b"%d" % place).digest()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda points: [multiply(point, scalar(place)) for place, point in enumerate(points)],
+        lambda points: [multiply(point, scalar(place == 0)) for place, point in enumerate(points)],
+        lambda points: [multiply(points[0], scalar(place)) for place, _ in enumerate(points)],
+        lambda points: [multiply(point, scalar(0)) for point in reversed(points)],
+    ],
+    ids=["each by its own number", "one place apart", "multiples of one point", "another order"],
+)
+def test_places_that_are_not_multiplied_alike_are_found(change):
+    """With an id that both have, a label holder could otherwise ask about each place of the list, without
+    the ids of others."""
+    with raised(PeerError, "score-uneven-table"):
+        multiplied_otherwise(change)
+
+
+def test_places_multiplied_alike_are_accepted():
+    one = multiplied_otherwise(lambda points: [multiply(point, scalar(0)) for point in points])
+    assert one.ends["telco"].table is not None
 
 
 def test_nothing_is_answered_before_the_table_is_made():

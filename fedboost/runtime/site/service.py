@@ -375,6 +375,8 @@ class Asked:
 
     missing: bytes = b""
     is_ready: bool = False
+    lists: bool | None = None
+    """Whether its list is multiplied; None until it begins."""
     waiting: dict[bytes, asyncio.Future[bytes]] = field(default_factory=dict)
 
 
@@ -392,7 +394,10 @@ class LabelService(Service):
         """Names of the columns of a row."""
 
     def met(self, peer: Peer) -> bytes | None:
-        return self._scorer.hello(peer.name) if peer.name in self._asked else None
+        if peer.name not in self._asked:
+            return None
+        self._asked[peer.name].lists = None
+        return self._scorer.hello(peer.name)
 
     def left(self, peer: Peer) -> None:
         if (asked := self._asked.get(peer.name)) is None:
@@ -413,7 +418,11 @@ class LabelService(Service):
             return
         match content[:1]:
             case b if b == bytes([scoring.LIST]):
-                await self.say(peer, await self.beside(lambda: self._scorer.multiplied(content, peer.name)))
+                if asked.lists is None:
+                    asked.lists = self._takes_list(peer.name)
+                if asked.lists:
+                    work = partial(self._scorer.multiplied, content, peer.name)
+                    await self.say(peer, await self.beside(work))
             case b if b == bytes([scoring.READY]):
                 (asked.missing,) = scoring.fields_of(content, scoring.READY, 1, peer.name)
                 asked.is_ready = True
@@ -432,6 +441,16 @@ class LabelService(Service):
                 about, bits = scoring.fields_of(content, scoring.ANSWER, 2, peer.name)
                 if (future := asked.waiting.pop(about, None)) is not None and not future.done():
                     future.set_result(bits)
+
+    def _takes_list(self, party: str) -> bool:
+        """Record that a party lists its ids, unless it has done so too often: it could enter ids that it
+        guessed, and others each time."""
+        kind = f"list of {party}"
+        if self.store.lately(kind) >= LISTS_A_DAY:
+            self.log.warning("a party lists its ids too often", party=party, most_a_day=LISTS_A_DAY)
+            return False
+        self.store.charge(kind, 0, 0, (kind, self.model.id, party))
+        return True
 
     async def score(self, table: pa.Table, client: str, reasons: bool = False) -> Scores:
         """Score rows with the label holder's columns and row ids. Raises Refused if a limit is exceeded, a
