@@ -48,6 +48,7 @@ bench: $(VENV)/dev
 	$(call measure,sources)
 	$(call measure,predict)
 	$(call measure,contributions)
+	$(call measure,scores)
 	$(call measure,startup)
 	$(call measure,memory_turn)
 	$(call measure,masked)

@@ -59,6 +59,10 @@ SECTIONS = {
         "`fedboost --help` {fedboost --help | seconds} s; first tree in {1 | 1, cpu | of XGBoost's} times "
         "XGBoost's time",
     ),
+    "scores": Section(
+        "Scores online",
+        "{1,000,000 | one row, ms} ms per row over HTTP, 99th percentile {1,000,000 | 99th percentile}",
+    ),
     "memory_turn": Section("Question log", "{note of a question | median} ms per turn"),
     "masked": Section(
         "Masks", "1,000,000 x 50, 3 parties: {1,000,000 x 50, 3 parties | ratio} times `plain`"

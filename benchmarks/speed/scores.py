@@ -206,8 +206,8 @@ def report(options: Any, found: dict[str, Any]) -> None:
     shown = common.Table(
         "Single rows over HTTP",
         (
-            *("ids", "to the first answer, s", "one row, ms: median", "99th percentile", "holds"),
-            *("rows/s together", "ms: median", "99th percentile ", "errors", "holds "),
+            *("ids", "to the first answer, s", "one row, ms", "99th percentile", "holds"),
+            *("rows/s together", "together, ms", "99th percentile, together", "errors", "holds, together"),
         ),
         [row],
         ["All processes and clients share this machine. Times together are counted from when a row was due."],

@@ -119,7 +119,7 @@ class Terms(Flat):
         vertical = self.vertical
         return Blocks(vertical.blocks_of(self.parties), self.task.read(self.columns), vertical.aligns)
 
-    @cached_property
+    @property
     def protection(self) -> Protection:
         hides = self.task.is_protected and not self.evaluates_jointly
         row = self.hiding.row if hides else PROTECTIONS["plain"]
