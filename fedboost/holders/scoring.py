@@ -125,8 +125,8 @@ def _greeted(sender: str, receiver: str, model: bytes, public: bytes, certificat
 # ---- Messages -------------------------------------------------------------------------------------------
 #     label holder                            feature holder
 #     HELLO(commitment of its secret)   ->
-#                                       <-    LIST(all, points), ...     if it has no table for this secret
-#     MULTIPLIED(points), ...           ->
+#                                       <-    LIST(all, points)          if it has no table for this secret
+#     MULTIPLIED(points)                ->                               and so on, part by part
 #                                       <-    READY(leaf bits of a row of missing values)
 #     ASK(number, points)               ->
 #                                       <-    ANSWER(number, leaf bits) or REFUSAL(number, code, sentence)
@@ -149,12 +149,6 @@ def fields_of(content: bytes, kind: int, count: int, sender: str) -> list[bytes]
 
 def _refusal(about: bytes, error: Refused) -> bytes:
     return message(REFUSAL, about, error.code.encode(), error.public.encode())
-
-
-def parts_of(points: bytes) -> Iterator[bytes]:
-    """Yield consecutive parts of a list, each short enough for a message."""
-    step = MAX_POINTS * POINT_BYTES
-    yield from (points[begin : begin + step] for begin in range(0, len(points), step))
 
 
 # ---- The feature holder: its token table, and its answers -----------------------------------------------
@@ -258,8 +252,8 @@ class FeatureEnd:
         self._scalar, self._threads = derive(secret, _DOMAIN + b"/multiply"), threads
         self._decisions = own_decisions(terms, name, model)
         self._values = _values_of(rows)
-        self._listed = b""
-        """The list that was sent, while the label holder multiplies it."""
+        self._listed = self._part = b""
+        """The list, and the part of it that the label holder multiplies now."""
         self._products, self._made_for = bytearray(), b""
         self._is_ready = False
 
@@ -276,7 +270,7 @@ class FeatureEnd:
         ids = hashlib.sha256(packing.pack(*self._ids)).digest()
         self._made_for = derive(self._scalar, b"table", self._context, ids, commitment)
         self._is_ready = self.table is not None and self.table.made_for == self._made_for
-        self._listed = b""
+        self._listed = self._part = b""
         self._products.clear()
         if self._is_ready:
             yield self._ready()
@@ -292,14 +286,22 @@ class FeatureEnd:
         points = multiply(points_of(self._ids, _DOMAIN + self._context), self._scalar)
         both = np.frombuffer(points + multiply(points, self._shadow), np.uint8).reshape(-1, POINT_BYTES)
         self._listed = both[self._order].tobytes()
-        for part in parts_of(self._listed):
-            yield message(LIST, number(len(both)), part)
+        yield self._next_part()
+
+    def _next_part(self) -> bytes:
+        """Return the next part of the list. One part is on its way at a time, so that neither end has to read
+        while it writes."""
+        self._part = self._listed[len(self._products) :][: MAX_POINTS * POINT_BYTES]
+        return message(LIST, number(len(self._listed) // POINT_BYTES), self._part)
 
     def _complete(self, part: bytes) -> Iterator[bytes]:
+        if not part or len(part) != len(self._part):
+            raise PeerError("points-count", f"party {self._peer} returned another number of points")
         self._products += part
-        if not part or len(self._products) > len(self._listed):
-            raise PeerError("points-count", f"party {self._peer} sent more points than it received")
-        if len(self._products) == len(self._listed):
+        if len(self._products) < len(self._listed):
+            yield self._next_part()
+        else:
+            self._part = b""
             listed, self._listed = np.frombuffer(bytes(self._products), f"V{POINT_BYTES}"), b""
             check_points(listed.tobytes(), 2 * len(self._ids), self._peer)
             both = np.empty_like(listed)
