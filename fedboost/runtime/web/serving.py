@@ -119,18 +119,19 @@ class WebServer:
     async def _sweep(self) -> None:
         """Close connections that send nothing or read nothing, until cancelled."""
         loop = asyncio.get_running_loop()
-        seen: weakref.WeakKeyDictionary[Any, tuple[float, int]] = weakref.WeakKeyDictionary()
+        seen: weakref.WeakKeyDictionary[Any, tuple[float, int, Any]] = weakref.WeakKeyDictionary()
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             now = loop.time()
             self._end_handshakes()
             for connection in [*self._server.server_state.connections]:
                 unread = connection.transport.get_write_buffer_size()
-                since, before = seen.get(connection, (now, 0))
-                if (_in_work(connection) and not unread) or unread < before:
-                    seen[connection] = now, unread
+                last = connection.cycle  # another one for each request
+                since, before, earlier = seen.get(connection, (now, 0, last))
+                if (_in_work(connection) and not unread) or unread < before or last is not earlier:
+                    seen[connection] = now, unread, last
                     continue
-                seen[connection] = since, unread
+                seen[connection] = since, unread, last
                 if now - since > (UNREAD_SECONDS if unread else SILENT_SECONDS):
                     connection.transport.abort()
 
