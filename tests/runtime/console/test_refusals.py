@@ -248,6 +248,19 @@ def test_connections_that_say_or_read_nothing_are_closed(console, monkeypatch):
             assert opened.recv(100) == b""
 
 
+@pytest.mark.slow
+def test_a_connection_with_quick_requests_is_kept_open(console, monkeypatch):
+    """Each is answered before somebody looks whether the connection is in use."""
+    monkeypatch.setattr(serving, "SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(serving, "SWEEP_SECONDS", 0.1)
+    ask = f"GET /api/v1/health HTTP/1.1\r\nHost: {console.host}\r\n\r\n".encode()
+    with console.open() as opened:
+        for _ in range(15):
+            opened.sendall(ask)
+            assert opened.recv(1 << 12).startswith(b"HTTP/1.1 200")
+            time.sleep(0.1)
+
+
 def _is_closed(opened):
     try:
         return opened.recv(1) == b""
