@@ -26,6 +26,7 @@ EXTRAS = (
 NEED_ONE = {
     *("fedboost.estimators", "fedboost.privacy.paillier", "fedboost.privacy.rowsums.ends"),
     *("fedboost.privacy.rowsums.sums", "fedboost.runtime.console", "fedboost.runtime.site.page"),
+    "fedboost.runtime.site.scores_api",
     "fedboost.runtime.web.app",
 }
 """The modules that are imported where their extra is there."""
