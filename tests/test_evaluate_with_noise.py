@@ -116,7 +116,7 @@ def test_the_standard_error_is_that_of_the_noise(model, epsilon):
         ([each.metrics["logloss"] for each in found], found[0].resolution["logloss"], exact),
         ([each.auc.value for each in found], found[0].auc.resolution, None),
     ):
-        assert 0.5 * stated < np.std(values) < 1.7 * stated
+        assert 0.25 * stated < np.std(values) < 2.2 * stated  # else by chance once in 100,000 times
         if wanted is not None:
             assert abs(np.mean(values) - wanted) < 0.003 + 1.3 * stated
     assert len({each.rows for each in found}) > 8  # not even the number of rows is told
