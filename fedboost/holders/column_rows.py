@@ -24,6 +24,7 @@ from fedboost.errors import LocalProtocolError, PeerError, Refused
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale
 from fedboost.gbdt import histogram
 from fedboost.gbdt.binned import Column
+from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, CutPoints, Quantiles, count_cells
 from fedboost.gbdt.gradients import in_units
 from fedboost.gbdt.histogram import Flags
@@ -31,6 +32,7 @@ from fedboost.gbdt.kernels.bins import count_bins
 from fedboost.gbdt.kernels.level import add_node
 from fedboost.gbdt.kernels.rows import clear_bits
 from fedboost.gbdt.partition import Bins, GrowingRows
+from fedboost.gbdt.reach import Decisions, Structure
 from fedboost.gbdt.sampling import ALL_ROWS, Mask, Sampler, split_by_masks
 from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import NO_SPLITS, NODE, Splits, Tree
@@ -171,6 +173,13 @@ def local_rows(
     """Read a party's rows as `LabelRows` or `FeatureRows`. Raises Refused if `read` raises it."""
     kind = LabelRows if terms.blocks.has_labels(name) else FeatureRows
     return kind(partial(read, terms), terms, nthread, name, row_sets)
+
+
+def decisions_of(terms: Terms, name: str, model: Booster) -> Decisions:
+    """Return a party's decisions in its part of a model. terms: those under which the model was trained."""
+    view, _ = place_of(terms, name)
+    structure = Structure.of(model.trees, terms.parties, view.holders)
+    return Decisions.of(structure, name, model.trees, view.own_features.tolist())
 
 
 # ---- Counts of a party's own numeric columns, and cut points that only it knows -------------------------

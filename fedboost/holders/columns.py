@@ -41,13 +41,12 @@ from fedboost.boosting.queries.labels import (
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.boosting.state import INITIAL_STATE, BoostingState, Round, structure
 from fedboost.errors import PeerError, Refused
-from fedboost.fixedpoint import Float32, Float64, Int64
+from fedboost.fixedpoint import Float64, Int64
 from fedboost.gbdt import histogram, reach
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import STATS, Flags, Layout
 from fedboost.gbdt.kernels.histogram import spread_level
-from fedboost.gbdt.reach import Decisions, Structure
 from fedboost.gbdt.sampling import Mask
 from fedboost.gbdt.tree import NO_SPLITS, Splits, Tree
 from fedboost.holders import column_rows
@@ -126,9 +125,8 @@ class PredictionHolder(BaseHolder):
         if view.has_labels:
             check_predicted(terms, self._alignment.size)
         self._model = model
-        self._structure = Structure.of(model.trees, terms.parties, view.holders)
-        columns = view.own_features.tolist()
-        self._decisions = Decisions.of(self._structure, name, model.trees, columns)
+        self._decisions = column_rows.decisions_of(terms, name, model)
+        self._structure = self._decisions.structure
 
     @property
     def rows(self) -> int:
@@ -165,17 +163,10 @@ class PredictionHolder(BaseHolder):
         known = rows != UNKNOWN
         if self._structure.size(self._me):
             features = np.full((query.total, len(self._shard.columns)), np.nan, np.float32)
-            features[known] = self._features(rows[known])
+            features[known] = self._shard.values(rows[known])
             for batch in self._batches(query.total):
                 bits = self._decisions.leaf_bits(features[batch], self._threads)
                 yield Send(LEAF_BITS, (holder,), bits.tobytes(), len(bits))
-
-    def _features(self, rows: Int64) -> Float32:
-        """Return the values of these table rows, float32 [rows, columns]; NaN = missing."""
-        values = np.empty((rows.size, len(self._shard.columns)), np.float32)
-        for number, column in enumerate(self._shard.columns):
-            values[:, number] = column[0 : column.size][rows]
-        return values
 
     # ---- At the label holder ------------------------------------------------------------------------
 
@@ -189,7 +180,7 @@ class PredictionHolder(BaseHolder):
         self._check_common(by_id)
         known = np.repeat(by_id, times, axis=1)
         ends = np.concatenate([[0], np.cumsum(times)])
-        features, parts, why = self._features(order), list[Float64](), list[Float64]()
+        features, parts, why = self._shard.values(order), list[Float64](), list[Float64]()
         base = None if self._shard.base_margin is None else self._shard.base_margin[order]
         # All parties cut the same list into the same batches, and each feature holder relays its batches in
         # order. So memory is bounded by a batch, and a relay's position determines its rows. `ids` is a batch

@@ -28,13 +28,12 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from fedboost.boosting.queries.base import view_of
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Float32, Float64, Int64
 from fedboost.gbdt import reach
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.reach import Decisions, Structure
 from fedboost.gbdt.threads import Threads
+from fedboost.holders.column_rows import decisions_of
 from fedboost.holders.shard import RowIds, Shard
 from fedboost.privacy import packing
 from fedboost.privacy.identity import identify, verify
@@ -202,22 +201,6 @@ def _as_keys(points: bytes) -> npt.NDArray[np.bytes_]:
     return np.ascontiguousarray(tokens_of(points)).view("S16").reshape(-1)
 
 
-def _values_of(rows: Shard) -> Float32:
-    """Return the values of a party's columns, float32 [rows, columns]."""
-    values = np.empty((rows.rows, len(rows.columns)), np.float32)
-    for place, column in enumerate(rows.columns):
-        values[:, place] = column[0 : column.size]
-    return values
-
-
-def own_decisions(terms: Terms, name: str, model: Booster) -> Decisions:
-    """Return a party's decisions in its part of the model."""
-    view = view_of(terms, name)
-    assert view is not None
-    structure = Structure.of(model.trees, terms.parties, view.holders)
-    return Decisions.of(structure, name, model.trees, view.own_features.tolist())
-
-
 class FeatureEnd:
     """The feature holder's end of a link with the label holder.
 
@@ -250,8 +233,8 @@ class FeatureEnd:
         (block,) = terms.blocks
         self._peer, self._ids, self._context, self._meter = block.label_holder, rows.ids, id, meter
         self._scalar, self._threads = derive(secret, _DOMAIN + b"/multiply"), threads
-        self._decisions = own_decisions(terms, name, model)
-        self._values = _values_of(rows)
+        self._decisions = decisions_of(terms, name, model)
+        self._values = rows.values()
         self._listed = self._part = b""
         """The list, and the part of it that the label holder multiplies now."""
         self._products, self._made_for = bytearray(), b""
@@ -387,7 +370,7 @@ class Scorer:
     ) -> None:
         """most_ids: maximum number of ids of a feature holder."""
         (block,) = terms.blocks
-        self._decisions = own_decisions(terms, block.label_holder, model)
+        self._decisions = decisions_of(terms, block.label_holder, model)
         size = self._decisions.structure.size
         self.others = tuple(party for party in block.feature_holders if size(party))
         """Parties whose columns the model uses."""
@@ -447,7 +430,7 @@ class Scorer:
             PeerError: a party sent a wrong number of bytes.
         """
         structure = self._decisions.structure
-        bits = {self._me: self._decisions.leaf_bits(_values_of(rows), self._threads).tobytes()}
+        bits = {self._me: self._decisions.leaf_bits(rows.values(), self._threads).tobytes()}
         ids = int(of_row.max()) + 1
         for party in self.others:
             size = structure.size(party)

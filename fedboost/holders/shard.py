@@ -105,6 +105,7 @@ RowIds = Sequence[bytes]
 """Row ids, normalised for comparison."""
 Ranges = Sequence[tuple[int, int]]
 """Ranges [first, end) of row indices."""
+_ALL = slice(None)
 _MAX_VALUES = 1 << 22
 """Number of feature values read at a time."""
 
@@ -162,6 +163,14 @@ class Shard:
                 values[unknown] = np.nan
         label = self.label[..., rows] if self.label.size else self.label
         return replace(self, columns=columns, label=label, weight=self.weight[rows], ids=None, **beside)
+
+    def values(self, rows: Int64 | slice = _ALL) -> Float32:
+        """Return the values of the columns in these rows, float32 [rows, columns]; NaN = missing."""
+        number = self.weight[rows].size
+        values = np.empty((number, len(self.columns)), np.float32)
+        for place, column in enumerate(self.columns):
+            values[:, place] = column[0 : column.size][rows]
+        return values
 
     def first(self, rows: int) -> "Shard":
         return self if rows == self.rows else self.pick(np.arange(rows))

@@ -55,7 +55,7 @@ from fedboost.wire.messages import LinkFrame, decode_link, encode_link
 # Guarantees: a charge is in the file before the answer is computed. One process uses the file at a time.
 
 LISTS_A_DAY = 10
-"""Maximum number of times that a site sends the list of its ids, blinded, per day."""
+"""Maximum number of times per day that a site sends the list of its ids, blinded, or takes another's."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS secrets (model TEXT PRIMARY KEY, secret BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS totals (name TEXT PRIMARY KEY, ids INTEGER NOT NULL);
@@ -81,7 +81,7 @@ class ServiceStore:
             self._file.execute("PRAGMA journal_mode = WAL")
             self._file.execute("PRAGMA synchronous = NORMAL")
             self._file.executescript(_SCHEMA)
-            self._file.execute("UPDATE totals SET ids = ids WHERE name = ''")
+            self._file.execute("UPDATE totals SET ids = ids WHERE name = ''")  # takes the lock, for good
         except sqlite3.OperationalError as error:
             raise ConfigError(
                 "serve-in-use", f"{path}: another `fedboost serve` of this site uses this file ({error})"
@@ -118,11 +118,17 @@ class ServiceStore:
         row = self._file.execute("SELECT ids FROM totals WHERE name = ?", (name,)).fetchone()
         return 0 if row is None else int(row[0])
 
-    def lately(self, kind: str) -> int:
-        """Return the number of requests of a kind in the last day."""
+    def begin_list(self, kind: str, model: str, who: str) -> None:
+        """Record that a list of ids begins. Raises Refused if there were too many of this kind in the last
+        day."""
         since = (datetime.now(UTC) - timedelta(days=1)).isoformat(timespec="seconds")
         query = "SELECT count(*) FROM requests WHERE kind = ? AND time > ?"
-        return int(self._file.execute(query, (kind, since)).fetchone()[0])
+        if self._file.execute(query, (kind, since)).fetchone()[0] >= LISTS_A_DAY:
+            raise Refused(
+                "score-many-lists",
+                f"this site sends or takes a list of ids at most {LISTS_A_DAY} times a day",
+            )
+        self.charge(kind, 0, 0, (kind, model, who))
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -152,11 +158,7 @@ class SiteMeter:
         self._store.charge("", ids, self._config.max_ids, ("ids", self._model, self._peer))
 
     def list_ids(self) -> None:
-        if self._store.lately("list") >= LISTS_A_DAY:
-            raise Refused(
-                "score-many-lists", f"this site sends the list of its ids at most {LISTS_A_DAY} times a day"
-            )
-        self._store.charge("list", 0, 0, ("list", self._model, self._peer))
+        self._store.begin_list("list", self._model, self._peer)
 
 
 # ---- The connection to the aggregator, and the links over it --------------------------------------------
@@ -164,15 +166,11 @@ class SiteMeter:
 
 @dataclass(eq=False)
 class Peer:
-    """Another party of the model. link: None unless it is connected; met: True once it has greeted."""
+    """Another party of the model that is connected. met: True once it has greeted."""
 
     name: str
-    link: Link | None = None
+    link: Link
     met: bool = False
-
-    @property
-    def is_met(self) -> bool:
-        return self.link is not None and self.met
 
 
 class Service:
@@ -277,7 +275,7 @@ class Service:
             await self._write(frame.party, link.greeting)
             return
         peer = self.peers.get(frame.party)
-        if peer is None or peer.link is None:
+        if peer is None:
             return
         if not peer.met:
             peer.link.meet(frame.content)
@@ -295,7 +293,7 @@ class Service:
     async def say(self, peer: Peer, content: bytes) -> None:
         """Send a party a message. Messages are sealed in the order in which they are written."""
         async with self._writing:
-            if peer.link is not None and self.peers.get(peer.name) is peer:
+            if self.peers.get(peer.name) is peer:
                 await self._call.write(encode_link(LinkFrame(peer.name, peer.link.seal(content))))
 
     async def _write(self, party: str, content: bytes) -> None:
@@ -416,18 +414,18 @@ class LabelService(Service):
         asked = self._asked.get(peer.name)
         if asked is None:
             return
-        match content[:1]:
-            case b if b == bytes([scoring.LIST]):
+        match content[0] if content else None:
+            case scoring.LIST:
                 if asked.lists is None:
                     asked.lists = self._takes_list(peer.name)
                 if asked.lists:
                     work = partial(self._scorer.multiplied, content, peer.name)
                     await self.say(peer, await self.beside(work))
-            case b if b == bytes([scoring.READY]):
+            case scoring.READY:
                 (asked.missing,) = scoring.fields_of(content, scoring.READY, 1, peer.name)
                 asked.is_ready = True
                 self.log.info("party answers", party=peer.name)
-            case b if b == bytes([scoring.REFUSAL]):
+            case scoring.REFUSAL:
                 about, code, reason = scoring.fields_of(content, scoring.REFUSAL, 3, peer.name)
                 error = Refused(
                     quoted(code.decode(errors="replace"), 60),
@@ -445,11 +443,11 @@ class LabelService(Service):
     def _takes_list(self, party: str) -> bool:
         """Record that a party lists its ids, unless it has done so too often: it could enter ids that it
         guessed, and others each time."""
-        kind = f"list of {party}"
-        if self.store.lately(kind) >= LISTS_A_DAY:
-            self.log.warning("a party lists its ids too often", party=party, most_a_day=LISTS_A_DAY)
+        try:
+            self.store.begin_list(f"list of {party}", self.model.id, party)
+        except Refused as error:
+            self.log.warning("a list of ids is not taken", party=party, reason=str(error))
             return False
-        self.store.charge(kind, 0, 0, (kind, self.model.id, party))
         return True
 
     async def score(self, table: pa.Table, client: str, reasons: bool = False) -> Scores:

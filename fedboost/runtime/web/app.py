@@ -83,19 +83,22 @@ async def reader(call: Call) -> None:
     call.caller = call.logins.caller(call.request.scope)
 
 
-async def analyst_program(call: Call) -> None:
-    """Allow programs that send a token with role analyst. Raises Refusal for others."""
-    call.caller = call.logins.need(call.request.scope, "analyst")
-    if call.caller.by_cookie:
-        reason = "a submission must send its token in the header Authorization: Bearer TOKEN"
-        raise Refusal(HTTPStatus.FORBIDDEN, reason)
+def program(role: str, reason: str) -> AccessCheck:
+    """Return the access check for programs that send a token with this role. reason: what a browser's login
+    is told."""
+
+    async def check(call: Call) -> None:
+        call.caller = call.logins.need(call.request.scope, role)
+        if call.caller.by_cookie:
+            raise Refusal(HTTPStatus.FORBIDDEN, reason)
+
+    return check
 
 
-async def scoring_program(call: Call) -> None:
-    """Allow programs that send a token with role client. Raises Refusal for others."""
-    call.caller = call.logins.need(call.request.scope, CLIENT)
-    if call.caller.by_cookie:
-        raise Refusal(HTTPStatus.FORBIDDEN, "send the token in the header Authorization: Bearer TOKEN")
+analyst_program = program(
+    "analyst", "a submission must send its token in the header Authorization: Bearer TOKEN"
+)
+scoring_program = program(CLIENT, "send the token in the header Authorization: Bearer TOKEN")
 
 
 async def any_form(call: Call) -> None:
