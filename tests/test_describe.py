@@ -253,7 +253,7 @@ def test_bad_input():
         fb.describe(terms(), shared_out(2), min_count=0)
     columns = {"label": "y", "numeric": ["age", "dose"], "held": {"south": ["dose"]}}
     apart = terms(["north", "south"], columns=columns, label_holder="north", rows="in_order")
-    with raised(ConfigError, "terms-vertical-task"):
+    with raised(ConfigError, "settings-invalid"):
         fb.describe(apart, shared_out(2))
 
 

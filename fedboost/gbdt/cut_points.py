@@ -236,6 +236,12 @@ class Quantiles:
         self.grids = Grids.first(features, among)
         self.missing = np.zeros(features, np.int64)
 
+    def count(self, columns: Sequence[Column], threads: Threads = ONE, units: Int64 | None = None) -> None:
+        """Refine the grids by counting these columns. threads, units: see `count_cells`."""
+        for _ in range(MAX_REFINEMENTS):
+            if self.grids.cells:
+                self.refine(count_cells(columns, self.grids, threads, units))
+
     def refine(self, counts: Int64) -> None:
         """Record the counts of `self.grids`, summed over the parties, and choose the next grids. counts:
         int64 [grids.cells].

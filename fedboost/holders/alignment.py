@@ -53,7 +53,7 @@ from fedboost.privacy.points import (
     points_of,
     tokens_of,
 )
-from fedboost.protocol.contracts import Answering, Receive, Send
+from fedboost.protocol.contracts import Answering, HeldTable, Receive, Send
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
 
@@ -348,6 +348,7 @@ class CommonRows:
         """All rows of the table, kept until the common rows are known."""
         if terms.vertical.aligns:
             self._whole = whole = read(terms)
+            self._chosen = np.zeros(whole.rows, np.bool_)
             assert whole.ids is not None
             self._alignment = Alignment(terms, name, whole.ids, secret)
         else:
@@ -366,6 +367,11 @@ class CommonRows:
     @property
     def held(self) -> OwnRows | None:
         return self._held
+
+    @property
+    def table(self) -> HeldTable | None:
+        """The table and which of its rows are matched; None until they are."""
+        return None if self._held is None else HeldTable(self._chosen.size, self.hashed, self._chosen)
 
     @property
     def own(self) -> OwnRows:
@@ -427,6 +433,8 @@ class CommonRows:
             table, self._whole = self._table, None
             return table.pick(chosen)
 
+        self._chosen[:] = False
+        self._chosen[chosen[chosen >= 0]] = True
         self._held = local_rows(read, self._terms, *self._settings)
 
     def answering(self, query: OfRows) -> Answering:

@@ -8,6 +8,7 @@ Guarantees: histograms and counts are the same as for whole rows, restricted to 
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -450,6 +451,7 @@ class GradientExchange:
         self._made_for: tuple[object, Slots] | None = None
         self._encryption: RowEncryption | None = None
         self._sums: RowSums | None = None
+        self._drawn: Mask | None = None
         self._sample: Sample | None = None
         """Rows whose gradients are relayed for the growing tree; None for all rows."""
 
@@ -466,9 +468,16 @@ class GradientExchange:
             packed = yield Receive(SAMPLE, block.label_holder, -(-math.prod(shape) // 8))
             bits = np.unpackbits(np.frombuffer(packed, np.uint8), count=math.prod(shape))
             masks = bits.reshape(shape) != 0
-        of_roots = np.tile(masks, (self._roots // len(masks), 1))
-        self._sample = Sample(of_roots, np.flatnonzero(of_roots))
+        self._drawn = np.tile(masks, (self._roots // len(masks), 1))
+        self._sample = Sample(self._drawn, np.flatnonzero(self._drawn))
         return masks
+
+    def keep_roots(self, roots: AbstractSet[int], rows: int) -> None:
+        """Relay only gradients of these roots for the growing tree."""
+        masks = np.repeat(np.isin(np.arange(self._roots), [*roots]), rows).reshape(-1, rows)
+        if self._drawn is not None:
+            masks &= self._drawn
+        self._sample = Sample(masks, np.flatnonzero(masks))
 
     def send(self, to: tuple[str, ...], pairs: Int64, hidden: HiddenSums | None) -> Exchange:
         """Relay packed gradients to other parties. The gradients are encrypted unless `hidden` is None.
@@ -566,7 +575,13 @@ class GradientExchange:
 
 
 def check_leaf_values(
-    terms: Terms, rows: LabelRows, scales: Scales | None, splits: Splits, query: EndRoundQuery
+    terms: Terms,
+    rows: LabelRows,
+    scales: Scales | None,
+    splits: Splits,
+    query: EndRoundQuery,
+    grown: Sequence[Terms],
+    dropped: AbstractSet[int],
 ) -> None:
     """Raise PeerError unless each leaf value follows from the gradients of the leaf's rows. Nothing is
     checked if leaf values depend on more than sums of gradients.
@@ -577,18 +592,21 @@ def check_leaf_values(
         scales: scales of the tree's gradients.
         splits: all splits of the ending tree, in the label holder's view.
         query: the query that ends the tree.
+        grown: terms that the trees of each output grow under.
+        dropped: outputs whose value may also be 0: candidates that a tuning has dropped.
     """
     if query.tree < 0 or scales is None:
         return
     if terms.objective.loss.quantile is not None or terms.trees.monotone(terms.columns):
         return
-    rule = terms.rule(scales.gradient, scales.hessian)
+    rules = [own.rule(scales.gradient, scales.hessian) for own in grown]
     rows.compute_gradients(scales.gradient, scales.hessian)
     found = np.zeros(1, NODE)
     for leaf, value in query.values:
-        gradient, hessian = rows.sums_over(leaf)
-        add_node(found, 0, gradient, hessian, -np.inf, np.inf, *rule.scales, rule.learning_rate)
-        if found[0]["value"] != value:
+        output = rows.growing.output_of(leaf)
+        ends = *rules[output].scales, rules[output].learning_rate
+        add_node(found, 0, *rows.sums_over(leaf), -np.inf, np.inf, *ends)
+        if value != found[0]["value"] and (value or output not in dropped):
             above = splits.feature[(splits.left == leaf) | (splits.left + 1 == leaf)]
             holders = [terms.parties[at] for at in above - len(terms.columns.features) if at >= 0]
             suspect = f"party {holders[0]}" if holders else "a party"

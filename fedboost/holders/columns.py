@@ -19,7 +19,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from fedboost.boosting.queries import OfTurn, Query
-from fedboost.boosting.queries.columns import BinsQuery, QuantileQuery
+from fedboost.boosting.queries.columns import BinsQuery, QuantileQuery, SummaryQuery
 from fedboost.boosting.queries.ids import (
     UNKNOWN,
     AlignQuery,
@@ -51,7 +51,13 @@ from fedboost.gbdt.sampling import Mask
 from fedboost.gbdt.tree import NO_SPLITS, Splits, Tree
 from fedboost.holders import column_rows
 from fedboost.holders.alignment import Alignment, CommonRows
-from fedboost.holders.other_tasks import OTHER_HOLDERS, EvaluationHolder, HolderArguments, TableOf
+from fedboost.holders.other_tasks import (
+    OTHER_HOLDERS,
+    EvaluationHolder,
+    HolderArguments,
+    TableOf,
+    described,
+)
 from fedboost.holders.shard import BaseHolder, Exchange, Shard, place_of
 from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.privacy import packing
@@ -349,6 +355,9 @@ class VerticalHolder(BaseHolder):
         self._floor = column_rows.BinFloor(terms, self._view)
         self._finished = 0
         """Number of rounds whose leaf values are in the margins. The constant counts as a round."""
+        self._candidates = [*map(terms.candidate, range(len(terms.objective.candidates)))]
+        self._asked = set[int]()
+        """Candidates of a tuning that the growing tree is for; gradients of others are not relayed."""
         self._is_whole = True
         """True if each row is in the node of the growing tree that `state` implies."""
         self._has_met = True
@@ -361,6 +370,11 @@ class VerticalHolder(BaseHolder):
     def rows(self) -> int:
         """Number of rows in the table, or of common rows once rows are matched."""
         return self._common.rows
+
+    @property
+    def table(self) -> HeldTable | None:
+        """In a description, the table and which of its rows are matched, once they are."""
+        return self._common.table if self._terms.counts_jointly else None
 
     @property
     def _own(self) -> column_rows.OwnRows:
@@ -445,6 +459,8 @@ class VerticalHolder(BaseHolder):
     def _answer(self, query: Query) -> Answering:
         if not query.of_tree and isinstance(query, OfRows):
             return (yield from self._common.answering(query))
+        if isinstance(query, SummaryQuery):
+            return described(query, self._terms, self._name, self._own.shard, self._threads)
         own = self._own
         # Row sets come first, because the query is about the nodes after its splits. The floor counts the
         # rows of these nodes, so it is checked next, before any sum is sent.
@@ -478,13 +494,19 @@ class VerticalHolder(BaseHolder):
             )
         if alone and isinstance(own, column_rows.FeatureRows):
             return np.zeros(query.cells, np.int64)
+        roots = {*map(self._row_sets.root_of, query.nodes)} if self._candidates else self._asked
         # Gradients are relayed once per tree, and again if a catch-up has restarted the tree, because all
         # parties have then dropped them.
         if not own.has_gradients:  # the rows of the tree first, then their gradients
             if not self.state.levels:
                 yield from self._share_sample(query.tree)
+            if self._candidates:
+                self._asked = roots
+                self._gradients.keep_roots(roots, self.rows)
             if not alone:
                 yield from self._share_gradients(query)
+        if not roots <= self._asked:
+            raise PeerError("query-order", "the query asks for sums of a candidate that was dropped")
         groups = self._floor.groups(query.nodes, splits, own) if self._bins.places.size else None
         if self._terms.hides_columns and isinstance(own, column_rows.FeatureRows):
             nodes = [(self._row_sets.root_of(node), own.growing.of(node)) for node in query.nodes]
@@ -527,10 +549,16 @@ class VerticalHolder(BaseHolder):
         own, state = self._own, self.state
         # The label holder cannot recompute others' sums, so it checks the leaf values against its rows.
         if self._terms.hides_columns and isinstance(own, column_rows.LabelRows):
-            column_rows.check_leaf_values(self._terms, own, state.scales, state.splits + query.splits, query)
+            # If the value of a candidate whose sums were opened could be 0, the aggregator could compare the
+            # sums of two trees over the same gradients.
+            grown = self._candidates or [self._terms] * self._terms.objective.loss.outputs
+            dropped = {*range(len(self._candidates))} - self._asked
+            splits = state.splits + query.splits
+            column_rows.check_leaf_values(self._terms, own, state.scales, splits, query, grown, dropped)
         answer = own.compute(replace(query, splits=NO_SPLITS))
         self._finished = query.tree + 2
         self._row_sets.begin_tree(query.tree + 1)
+        self._asked.clear()
         self._floor.forget()
         return answer
 
@@ -601,6 +629,7 @@ class VerticalHolder(BaseHolder):
     def _begin_tree(self, tree: int) -> None:
         self._own.begin_tree(tree)
         self._row_sets.begin_tree(tree)
+        self._asked.clear()
         self._floor.forget()
 
     def _end_tree(self, tree: int, done: Round) -> None:
@@ -638,6 +667,10 @@ def _training(own: HolderArguments, terms: Terms, secret: bytes) -> Holder:
     return HorizontalHolder(partial(own.read, terms), terms, own.nthread, own.name)
 
 
+def _describing(own: HolderArguments, terms: Terms, secret: bytes) -> Holder:
+    return (_training if terms.blocks else OTHER_HOLDERS["describe"])(own, terms, secret)
+
+
 def _predicting(own: HolderArguments, terms: Terms, secret: bytes) -> Holder:
     model = _own_part(own, terms)
     return PredictionHolder(own.read, terms, own.name, secret, model, own.nthread, own.explains)
@@ -662,6 +695,7 @@ HOLDERS: dict[str, Callable[[HolderArguments, Terms, bytes], Holder]] = {
     "train": _training,
     "tune": _training,
     **OTHER_HOLDERS,
+    "describe": _describing,
     "evaluate": _evaluating,
     "predict": _predicting,
 }

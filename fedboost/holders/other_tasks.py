@@ -9,8 +9,15 @@ from functools import partial
 
 import numpy as np
 
+from fedboost.boosting.programs.tasks import encoded, numbers_of, part, unit_of
 from fedboost.boosting.queries import Query
-from fedboost.boosting.queries.columns import BinCountsQuery, QuantileQuery, RangeQuery, SummaryQuery
+from fedboost.boosting.queries.columns import (
+    FIGURES,
+    BinCountsQuery,
+    QuantileQuery,
+    RangeQuery,
+    SummaryQuery,
+)
 from fedboost.boosting.queries.labels import EvaluationQuery, MagnitudesQuery
 from fedboost.boosting.state import BoostingState
 from fedboost.errors import PeerError, Refused
@@ -18,7 +25,7 @@ from fedboost.fixedpoint import Float32, Float64, Int64, exponent_counts
 from fedboost.gbdt import metrics
 from fedboost.gbdt.binned import Column
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.cut_points import STRETCH, count_cells, count_parts
+from fedboost.gbdt.cut_points import STRETCH, Quantiles, count_cells, count_parts
 from fedboost.gbdt.drift import Bins, bins_of
 from fedboost.gbdt.gradients import Gradients
 from fedboost.gbdt.metrics import TRAIN, VALIDATION, Mean, exact_metric_of
@@ -27,7 +34,7 @@ from fedboost.gbdt.sampling import Mask
 from fedboost.gbdt.threads import Threads
 from fedboost.holders.shard import RowsHolder, Shard, continue_margins, row_sets
 from fedboost.protocol.contracts import HeldTable, Holder
-from fedboost.terms.tasks import bins_in, label_width, level_sets
+from fedboost.terms.tasks import bins_in, gridded, label_width, level_sets
 from fedboost.terms.terms import Terms
 
 # ---- The rows that a model is evaluated on: all, rows that its training held out, or rows added since ---
@@ -292,6 +299,39 @@ class SummaryHolder(RowsHolder):
         parts += self._threads.each(lambda pair: _by_level(*pair), levels)
         label = self._shard.label.astype(np.int64) if classes else np.zeros(0, np.int64)
         return np.concatenate([*parts, np.bincount(label, minlength=classes)[:classes]])
+
+
+def described(query: SummaryQuery, terms: Terms, name: str, shard: Shard, threads: Threads) -> Int64:
+    """Return the answer of a party that holds some of the columns, int64 [query.cells]: what is published
+    about its own columns, and 0 for others. Nothing more precise leaves the party.
+
+    Args:
+        query: the query.
+        terms: the terms of the session.
+        name: name of the party.
+        shard: its matched rows.
+        threads: threads that share the work.
+    """
+    own, rows = terms.blocks.columns_of(name), shard.rows
+    told = partial(part, total=rows, unit=unit_of(terms.evaluation.min_count))
+    values = dict(zip(own.features, shard.columns, strict=True))
+    if has_label := terms.blocks.has_labels(name):
+        assert shard.label is not None
+        values[own.label] = shard.label
+    gridded_here = [column for column in gridded(terms) if column in values]
+    columns = [values[column] for column in gridded_here]
+    quantiles = Quantiles(terms.histograms.max_bin, rows, len(columns))
+    quantiles.count(columns, threads)
+    parts = [rows * has_label]
+    parts += [told(_missing(values[column])) if column in values else 0 for column in terms.columns.numeric]
+    for column, levels in zip(terms.columns.categorical, query.levels, strict=True):
+        counts = _by_level(values[column], levels) if column in values else np.zeros(levels + 2, np.int64)
+        parts += map(told, counts.tolist())
+    codes = shard.label.astype(np.int64) if has_label and query.classes else np.zeros(0, np.int64)
+    parts += map(told, np.bincount(codes, minlength=query.classes).tolist())
+    numbers = dict(zip(gridded_here, map(encoded, numbers_of(terms, rows, quantiles)), strict=True))
+    nothing = np.zeros(FIGURES, np.int64)
+    return np.concatenate([parts, *(numbers.get(column, nothing) for column in gridded(terms))])
 
 
 def count_ranges(query: RangeQuery, columns: Sequence[Column], terms: Terms, threads: Threads) -> Int64:

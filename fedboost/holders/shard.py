@@ -281,6 +281,11 @@ class RowsHolder(BaseHolder, ABC):
         return self._shard.rows
 
     @property
+    def shard(self) -> Shard:
+        """The rows. Their columns are dropped after binning."""
+        return self._shard
+
+    @property
     def columns(self) -> tuple[Column, ...]:
         """Values of the features, which are read again if they have been dropped after binning."""
         return self._shard.columns or self._read().columns

@@ -698,7 +698,7 @@ class PartySession:
         # Not under masks: there the refusal alone would reveal something about the rows of this party.
         if (rows := member.holder.rows) > ask.query.rows and not member.protection.hides:
             raise PeerError("query-rows-few", "the query has cells for fewer rows than this site has")
-        if member.terms.evaluates_jointly and (table := member.holder.table):  # chosen once rows are matched
+        if member.terms.counts_jointly and (table := member.holder.table):  # chosen once rows are matched
             member.memory.bind(member.holder.rows_hashed, table)
         if introduced.relays is not None:
             introduced.relays = introduced.relays.told(ask.query.seen_by(member.terms, me, publicly=True))

@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from fedboost.errors import quoted
-from fedboost.gbdt.objectives.objective import UNITS, LabelKind, Objective
+from fedboost.gbdt.objectives.objective import MAX_LABEL, UNITS, LabelKind, Objective
+from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.privacy import noise as accounting
 from fedboost.privacy.pairwise import MAX_GRAPH_PARTIES
 from fedboost.privacy.pairwise import Group as PairGroup
@@ -328,3 +329,38 @@ def plan_of_counts(
     if numeric:
         releases[CUT_POINTS] = _release(CUT_POINTS, 1, math.sqrt(numeric), cost - own, shares)
     return Plan(releases)
+
+
+# ---- The ranges that noise needs ------------------------------------------------------------------------
+
+
+def faults_of_ranges(objective: str, columns: Schema, measures: bool) -> Iterator[str]:
+    """Yield an error message for each missing range that noise requires. Gradients are clipped to the label's
+    range, boosting starts from the middle of this range, and cut points lie within the ranges of the
+    columns. measures: True if a model is measured: its errors are counted in parts of the label's range."""
+    kind = OBJECTIVES.get(objective)
+    if kind is None or kind.sensitivity is None:
+        bounds = ((name, kind.sensitivity) for name, kind in OBJECTIVES.items())
+        ranges = {name: bound.needs_label_range for name, bound in bounds if bound is not None}
+        known = ", ".join(sorted(ranges, key=ranges.__getitem__))
+        yield f"objective {objective} does not limit a row's influence; with noise, use one of: {known}"
+        return
+    if kind.sensitivity.needs_label_range:
+        if columns.label_range is None:
+            yield (
+                f"{objective} with noise needs the label range: set e.g. columns.label_range = [0, 100], "
+                f"using publicly known limits and not those of the rows"
+            )
+            return
+        low, high = columns.label_range
+        if high - low < 1.0 / MAX_LABEL:
+            yield "label_range is too narrow to scale gradients; widen it"
+        if kind.label_kind is LabelKind.COUNT and low < 0.0:
+            yield f"label_range starts at {low:g}, but labels of {objective} cannot be negative"
+    missing = [name for name in columns.numeric if name not in columns.ranges and not measures]
+    if missing:
+        yield (
+            f"noise needs the range of every numeric column, but {missing[0]!r} has none: set e.g. "
+            f"columns.ranges = {{ {missing[0][:MAX_CHARS]!r} = [0, 100] }}, using publicly known limits and "
+            f"not those of the rows"
+        )

@@ -18,6 +18,7 @@ from fedboost.terms.hiding import Hiding
 from fedboost.terms.session import TASKS, Task
 from fedboost.terms.terms import Terms
 from fedboost.terms.training import Objective
+from fedboost.terms.vertical import OF_IDS
 
 SHARES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 """Quantile levels that are reported for each numeric column."""
@@ -25,6 +26,7 @@ MISSING, UNDECLARED = "missing", "undeclared"
 _KEPT_TO_DESCRIBE = frozenset(
     {
         *("columns", "parties", "max_bin", "turn_timeout", "rejoin_timeout", "min_count", "noise"),
+        *("label_holder", "blocks", "rows", *OF_IDS, "label_epsilon"),
         *(key for group in (Objective, Hiding) for key in group.file_keys()),
     }
 )
@@ -66,13 +68,7 @@ def gridded(terms: Terms) -> tuple[str, ...]:
 def terms_to_describe(terms: Terms, min_count: int | None = None) -> Terms:
     """Return the terms of a session that describes rows, derived from the terms of a training session. If the
     terms already describe rows, all their settings are kept. min_count: replaces the setting of that name.
-    Raises ConfigError if parties hold different columns."""
-    if terms.vertical.is_used:
-        raise ConfigError(
-            "terms-vertical-task",
-            f"{terms.vertical.key}: rows can be described only if each party has all columns; instead, each "
-            f"party can run `fedboost check` on its own table",
-        )
+    Raises ConfigError if parties hold different columns and their rows cannot be matched by ids."""
     return Terms.read(settings_for(terms, TASKS["describe"], min_count=min_count))
 
 
@@ -310,7 +306,7 @@ def settings_for(terms: Terms, task: Task, **given: object) -> dict[str, Any]:
     if terms.task is not task:
         kept = _KEPT_TO_DESCRIBE if task.counts_values else _KEPT_TO_EVALUATE
         unused: tuple[str, ...] = (*_UNUSED_COLUMNS, *([] if "noise" in values else ["label_range"]))
-        if terms.vertical.is_used:
+        if terms.vertical.is_used and task.measures:
             kept, unused = frozenset(values.keys() - _ONLY_TO_TRAIN), ("validation",)
         values = {key: value for key, value in values.items() if key in kept} | {"program": task.program}
         if task.measures:

@@ -23,7 +23,7 @@ from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS
 from fedboost.gbdt.metrics import COUNTED, OF_PARTY, OF_TRIAL, TRAIN, VALIDATION, is_counted, is_metric
 from fedboost.gbdt.objectives import objective as sensitivity
-from fedboost.gbdt.objectives.objective import MAX_LABEL, LabelKind
+from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.gbdt.target_means import FOLDS, Slots
 from fedboost.gbdt.tree import SplitRule
@@ -31,7 +31,7 @@ from fedboost.privacy.protections import PROTECTIONS, Protection
 from fedboost.terms import continuation, hiding
 from fedboost.terms.columns import Schema
 from fedboost.terms.hiding import Hiding, Noise, Plan
-from fedboost.terms.reading import MAX_CHARS, MAX_FEATURES, Flat, read_model, refused, require_known
+from fedboost.terms.reading import MAX_FEATURES, Flat, read_model, refused, require_known
 from fedboost.terms.session import ALIGNMENT_TURNS, MAX_PARTIES, TASKS, Parties, Session, Task, task_of
 from fedboost.terms.training import Draws, Evaluation, Histograms, Objective, Trees
 from fedboost.terms.vertical import Blocks, Vertical
@@ -109,6 +109,11 @@ class Terms(Flat):
         return self.vertical.is_used and self.task.measures and not self.task.uses_reference
 
     @property
+    def counts_jointly(self) -> bool:
+        """True if parties with different columns describe their common rows, or evaluate a model on them."""
+        return self.vertical.is_used and not self.task.trains and self.task.by_analyst
+
+    @property
     def holders(self) -> tuple[str, ...]:
         """Parties with rows, i.e. all except a key holder without rows."""
         return self.hiding.holders(self.parties)
@@ -121,7 +126,7 @@ class Terms(Flat):
 
     @property
     def protection(self) -> Protection:
-        hides = self.task.is_protected and not self.evaluates_jointly
+        hides = self.task.is_protected and not self.counts_jointly
         row = self.hiding.row if hides else PROTECTIONS["plain"]
         return row.by_columns or row if self.vertical.is_used else row
 
@@ -138,7 +143,7 @@ class Terms(Flat):
 
     @cached_property
     def keeps_parts(self) -> bool:
-        return self.task.trains and self.vertical.keeps_parts(self.hides_columns)
+        return self.task.makes_model and self.vertical.keeps_parts(self.hides_columns)
 
     @property
     def honest(self) -> int:
@@ -210,7 +215,7 @@ class Terms(Flat):
     @cached_property
     def max_turns(self) -> int:
         if self.task.max_turns is not None:
-            return self.task.max_turns + ALIGNMENT_TURNS * self.evaluates_jointly
+            return self.task.max_turns + ALIGNMENT_TURNS * self.counts_jointly
         before = ALIGNMENT_TURNS * self.vertical.aligns + MAX_REFINEMENTS + MAX_RENEWAL_QUERIES
         before += 4  # rows, start, sums by level, and rows by bin
         return before + (self.trees.rounds + 1) * (self.max_turns_per_tree + 1)
@@ -342,7 +347,7 @@ class Terms(Flat):
         yield from _faults_of_draws(self)
         yield from _faults_of_symmetric(self)
         yield from _faults_of_vertical(self)
-        if self.task.is_protected and not (self.evaluates_jointly or self.hides_columns):
+        if self.task.is_protected and not (self.counts_jointly or self.hides_columns):
             shared = self.noise is not None and self.noise.placement == "distributed"
             yield from self.hiding.faults(self.parties, shared, shrinks)
         if shrinks and objective.loss.quantile is not None:
@@ -513,7 +518,6 @@ def _faults_of_candidates(terms: Terms) -> Iterator[str]:
         (not one_tree, name, "use an objective with one tree per round"),
         (not terms.validates, "no validation rows", "set validation_fraction or columns.validation"),
         (terms.noise is not None, "noise", "choosing a candidate would also need noise; remove it"),
-        (terms.vertical.is_used, terms.vertical.key, "tuning needs parties that have all columns"),
         (terms.xgb_model is not None, "xgb_model", "candidates cannot continue a model; remove it"),
         (terms.trees.num_parallel_tree > 1, "num_parallel_tree", "tuning needs one tree per round; set 1"),
         (terms.histograms.vote_top_k > 0, "vote_top_k", "candidates would need separate votes; set 0"),
@@ -545,7 +549,7 @@ def _faults_of_candidate(terms: Terms, number: int, candidate: Mapping[str, Any]
         )
 
 
-# ---- Noise: the settings that it excludes, and the ranges that it needs ---------------------------------
+# ---- Noise: the settings that it excludes -----------------------------------------------------------------
 
 _WITH_NOISE = {
     *("columns", "parties", "objective", "num_class", "rounds", "max_depth", "max_bin"),
@@ -582,7 +586,7 @@ def _faults_of_noise(terms: Terms) -> Iterator[str]:
         if getattr(terms.columns, name) is not None:
             yield f"columns.{name} with noise: a row's influence would be unlimited; remove it"
     if not terms.task.uses_reference:
-        yield from _faults_of_ranges(terms.objective.name, terms.columns, measures)
+        yield from hiding.faults_of_ranges(terms.objective.name, terms.columns, measures)
     uncounted = [n for n in terms.metrics if is_metric(n) and not is_counted(n, terms.evaluation.threshold)]
     known = f"it does not follow from counts of rows; use {', '.join(COUNTED)} or error@ a bin edge"
     yield from refused("noise", *((True, f"eval_metric {name}", known) for name in uncounted))
@@ -601,38 +605,6 @@ def _faults_of_noise(terms: Terms) -> Iterator[str]:
         yield (
             'placement = "distributed" needs at least one party with rows whose share of the noise others do '
             "not know; add parties, or lower colluding"
-        )
-
-
-def _faults_of_ranges(objective: str, columns: Schema, measures: bool) -> Iterator[str]:
-    """Yield an error message for each missing range that noise requires. Gradients are clipped to the label's
-    range, boosting starts from the middle of this range, and cut points lie within the ranges of the
-    columns. measures: True if a model is measured: its errors are counted in parts of the label's range."""
-    kind = OBJECTIVES.get(objective)
-    if kind is None or kind.sensitivity is None:
-        bounds = ((name, kind.sensitivity) for name, kind in OBJECTIVES.items())
-        ranges = {name: bound.needs_label_range for name, bound in bounds if bound is not None}
-        known = ", ".join(sorted(ranges, key=ranges.__getitem__))
-        yield f"objective {objective} does not limit a row's influence; with noise, use one of: {known}"
-        return
-    if kind.sensitivity.needs_label_range:
-        if columns.label_range is None:
-            yield (
-                f"{objective} with noise needs the label range: set e.g. columns.label_range = [0, 100], "
-                f"using publicly known limits and not those of the rows"
-            )
-            return
-        low, high = columns.label_range
-        if high - low < 1.0 / MAX_LABEL:
-            yield "label_range is too narrow to scale gradients; widen it"
-        if kind.label_kind is LabelKind.COUNT and low < 0.0:
-            yield f"label_range starts at {low:g}, but labels of {objective} cannot be negative"
-    missing = [name for name in columns.numeric if name not in columns.ranges and not measures]
-    if missing:
-        yield (
-            f"noise needs the range of every numeric column, but {missing[0]!r} has none: set e.g. "
-            f"columns.ranges = {{ {missing[0][:MAX_CHARS]!r} = [0, 100] }}, using publicly known limits and "
-            f"not those of the rows"
         )
 
 
@@ -747,14 +719,17 @@ def _faults_of_vertical(terms: Terms) -> Iterator[str]:
     yield from vertical.faults(terms.parties, terms.columns)
     if not vertical.is_used:
         return
-    jointly, program, has_rows = terms.evaluates_jointly, terms.session.program, bool(vertical.predict_rows)
-    if jointly and not (has_rows and (vertical.predict_with is None) != (terms.xgb_model is None)):
+    jointly, program = terms.evaluates_jointly, terms.session.program
+    named, has_rows = task_of(program), bool(vertical.predict_rows) and not jointly
+    if jointly and not (
+        vertical.predict_rows and (vertical.predict_with is None) != (terms.xgb_model is None)
+    ):
         yield "to evaluate, set predict_rows, and either predict_with or xgb_model"
     if not jointly and has_rows != (vertical.predict_with is not None):
         yield "predict_with and predict_rows must be set together: set both or neither"
     protection, noisy = f"protection {hiding.protection}", vertical.label_epsilon is not None
     has_classes = terms.objective.loss.xgboost_equivalent.label_kind is LabelKind.CLASS
-    alone, parallel = vertical.alone_rounds, trees.num_parallel_tree
+    alone, parallel = vertical.alone_rounds, trees.num_parallel_tree * len(terms.objective.candidates or "1")
     yield from refused(
         vertical.key,
         (
@@ -791,9 +766,8 @@ def _faults_of_vertical(terms: Terms) -> Iterator[str]:
         (alone > trees.rounds, f"alone_rounds = {alone}", f"the terms have only rounds = {trees.rounds}"),
         (
             vertical.min_rows_per_bin > 1 and parallel > 1,
-            f"min_rows_per_bin and num_parallel_tree = {parallel}",
-            "trees of one round have sums over nearly the same rows, so their differences would be sums over "
-            "few rows; set only one",
+            f"min_rows_per_bin and {parallel} trees a round",
+            "their sums are over nearly the same rows and differ by sums over few rows; set only one",
         ),
         (terms.noise is not None, "noise", "noise needs whole rows, but each party has only some columns"),
         (terms.histograms.vote_top_k > 0, "vote_top_k", "no party has all features to vote on; remove it"),
@@ -813,7 +787,16 @@ def _faults_of_vertical(terms: Terms) -> Iterator[str]:
             "xgb_model",
             "no party has all columns of its trees; remove it",
         ),
-        (program != "boosting" and not jointly, f"program {program!r}", "set boosting"),
+        (
+            not terms.session.is_built_in or named.uses_reference or (has_rows and not named.makes_model),
+            f"program {program!r}",
+            "set boosting",
+        ),
+        (
+            terms.counts_jointly and (vertical.label_holder is None or not vertical.aligns),
+            f"program {program}",
+            "it needs label_holder, and rows that are matched by their ids",
+        ),
     )
     yield from vertical.faults_of_rows(terms.columns)
 

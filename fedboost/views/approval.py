@@ -147,6 +147,7 @@ NOT_HIDDEN = "the aggregator sees each party's own counts, histograms and metric
 PREDICTION_SEEN = "relays messages that it cannot read, and learns the number of rows"
 """What the aggregator of a prediction session does and learns, under any protection."""
 
+JOINTLY_DESCRIBED = "sees the figures that the analyst gets, and which site sends them"
 JOINTLY_MEASURED = (
     "sees the exact counts and sums over the label holder's rows that the metrics are computed from"
 )
@@ -165,10 +166,8 @@ RELAXED: dict[tuple[str, object], str] = {
         for protection in PROTECTIONS.values()
         if not protection.hides
     },
-    (
-        "by_columns",
-        True,
-    ): "OTHER PARTIES LEARN ABOUT INDIVIDUAL ROWS: which way they go at splits, and under plain the labels.",
+    ("by_columns", True): "OTHER PARTIES LEARN ABOUT INDIVIDUAL ROWS: which of them all parties have, in a "
+    "training which way they go at splits, and under plain the labels.",
     ("model", "whole"): "THE ANALYST GETS CUT POINTS OF THIS SITE'S COLUMNS: the whole model contains them.",
     (
         "evaluate",
@@ -222,7 +221,8 @@ def few_rows(terms: Terms) -> str:
 
 def _description(terms: Terms) -> tuple[Lines, str]:
     of_label = "rows of each value" if class_names(terms) else "quantiles"
-    return [("describes", "the rows of all sites together; nothing is trained")], (
+    of = "the rows that the sites have in common" if terms.blocks else "the rows of all sites together"
+    return [("describes", f"{of}; nothing is trained")], (
         "number of rows, missing values, rows of each declared level and of other levels, quantiles of "
         "numeric columns; "
         f"for the label {delimited(terms.columns.label)}, {of_label}"
@@ -369,7 +369,7 @@ def groups(
         return [(WHO_LEARNS_WHAT, _prediction(terms)), (COLUMNS, [("row id", row_id), _features(terms)])]
     if not terms.task.trains:
         columns = [line for line in columns if line[0] in _OF_FEATURES or terms.task.reads_labels]
-        participants = _of_joint_evaluation(terms) if terms.evaluates_jointly else _participants(terms)
+        participants = _of_joint_counts(terms) if terms.counts_jointly else _participants(terms)
         return [
             (WHO_LEARNS_WHAT, _of_other_tasks(terms, analysts, participants, origin)),
             (COLUMNS, columns),
@@ -403,21 +403,24 @@ def _prediction(terms: Terms) -> list[Entry]:
 def _of_predicted(terms: Terms, holder_does: str) -> list[Entry]:
     """Return lines about the parties of a joint prediction or evaluation, and what the label holder learns.
     holder_does: what the label holder does besides."""
+    return [*_of_matched(terms), ("label holder", f"{holder_does}; {JOINTLY_TOLD}")]
+
+
+def _of_matched(terms: Terms) -> list[Entry]:
     return [
         ("parties", f"{len(terms.parties)}: {listed(terms.parties)}"),
         ("columns held", _held(terms.columns.held)),
         ("rows", rows_of_blocks(terms)),
-        (
-            "label holder",
-            f"{holder_does}; {JOINTLY_TOLD}",
-        ),
     ]
 
 
-def _of_joint_evaluation(terms: Terms) -> list[Entry]:
-    """Return lines about the parties of a joint evaluation, and who learns what."""
+def _of_joint_counts(terms: Terms) -> list[Entry]:
+    """Return lines about the parties of a joint description or evaluation, and who learns what."""
     epsilon = terms.vertical.label_epsilon
     noise = "" if epsilon is None else f", from labels with noise (label_epsilon = {epsilon:g})"
+    if terms.task.counts_values:
+        figures = f"computes what the analyst gets about its own columns{noise}; sends that and blinded ids"
+        return [*_of_matched(terms), ("each site", figures), ("aggregator", JOINTLY_DESCRIBED)]
     return [
         *_of_predicted(terms, f"alone computes all counts and sums{noise}"),
         ("other sites", "tell the label holder this, and answer with zeros otherwise; learn no label"),
@@ -495,7 +498,7 @@ def _other_sites(terms: Terms) -> list[Entry]:
             + (
                 "each keeps its own part of the model"
                 if terms.keeps_parts
-                else "the analyst sees the whole model"
+                else f"the analyst sees {'the metrics' if terms.task.takes_candidates else 'the whole model'}"
             ),
         ),
     ]
@@ -676,6 +679,8 @@ def not_hidden(terms: Terms) -> str:
     """Describe what others see of each party's values under terms whose protection does not hide them."""
     if not terms.blocks:
         return NOT_HIDDEN
+    if terms.counts_jointly and terms.task.counts_values:
+        return f"the aggregator {JOINTLY_DESCRIBED}"
     if terms.evaluates_jointly:
         return f"the aggregator {JOINTLY_MEASURED}; the label holder {JOINTLY_TOLD}"
     return _encrypted(terms) if terms.hides_columns else _plain(terms)

@@ -179,7 +179,7 @@ def test_parties_of_a_simulation_may_be_named_later():
         (
             HELD,
             {"min_rows_per_bin": 5, "num_parallel_tree": 2},
-            "label_holder with min_rows_per_bin and num_parallel_tree = 2: trees of one round have sums over",
+            "label_holder with min_rows_per_bin and 2 trees a round: their sums are over nearly",
         ),
         (
             HELD,

@@ -80,6 +80,8 @@ class TrainingStart:
 
 def begin(terms: Terms) -> Generator[OfTurn, Int64, TrainingStart]:
     """Send all queries that come before the first tree."""
+    if terms.vertical.aligns:
+        yield from align(terms)
     rows, counts, coarse = yield from count(terms)
     scales = Scales.of(terms, counts)
     cut_points = yield from find_cut_points(terms, rows, counts, coarse)
@@ -103,8 +105,6 @@ def begin(terms: Terms) -> Generator[OfTurn, Int64, TrainingStart]:
 
 def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster | Outcome]:
     """Train all rounds. Returns the model. grown: rounds whose trees grew before a restart (`grow_tree`)."""
-    if terms.vertical.aligns:
-        yield from align(terms)
     begun = yield from begin(terms)
     rows, scales, ahead, root_sums = begun.rows, begun.scales, begun.ahead, begun.root_sums
     exponents, norms, ground = begun.exponents, begun.norms, GrowthSettings(terms, begun.cut_points)

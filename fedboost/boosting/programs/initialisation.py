@@ -24,7 +24,6 @@ from fedboost.gbdt.cut_points import (
     CutPoints,
     Grids,
     Quantiles,
-    count_cells,
     keys_to_floats,
 )
 from fedboost.gbdt.histogram import STATS
@@ -535,10 +534,7 @@ def lay_cut_points(means: Float32, units: Int64, quantiles: Quantiles) -> CutPoi
     """Return the cut points of a column that is encoded by these means, computed from the row weight in each
     slot. means: float32 [buckets, folds]; units: int64 [slots], the row weights, missing values last."""
     values = np.append(means, np.full(units.size - means.size, np.float32(np.nan)))
-    for _ in range(MAX_REFINEMENTS):
-        if not quantiles.grids.cells:
-            break
-        quantiles.refine(count_cells([values], quantiles.grids, units=units))
+    quantiles.count([values], units=units)
     return quantiles.cut_points()
 
 

@@ -15,10 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from fedboost.boosting.programs.initialisation import count_rows, no_model, predict
+from fedboost.boosting.programs.initialisation import align, count_rows, no_model, predict
 from fedboost.boosting.queries import OfTurn
 from fedboost.boosting.queries.base import MAX_ROWS
-from fedboost.boosting.queries.columns import BinCountsQuery, QuantileQuery, RangeQuery, SummaryQuery
+from fedboost.boosting.queries.columns import (
+    FIGURES,
+    BinCountsQuery,
+    QuantileQuery,
+    RangeQuery,
+    SummaryQuery,
+)
 from fedboost.boosting.queries.labels import ALL, ROW_COUNTS, EvaluationQuery, MagnitudesQuery
 from fedboost.errors import ConfigError, PeerError, TrainingStopped
 from fedboost.fixedpoint import EXPONENT_CELLS, UNIT, Float64, Int64, bound_exponent
@@ -211,20 +217,25 @@ GAP_SHARE = 0.02
 
 
 def describe(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
-    """Count the rows of all parties and find the quantiles of numeric columns. Returns a model without trees
-    and the summary."""
+    """Count the rows of all parties and find the quantiles of numeric columns. If parties hold different
+    columns, each computes the published figures of its own. Returns a model without trees and the summary."""
     if terms.noise is not None:
         return Outcome(no_model(terms), (yield from summarise(terms)))
     query = SummaryQuery.of(terms)
+    if query.figures:
+        yield from align(terms)
     total = yield query
-    rows, missing, levels, classes = _parts_of(query, total)
-    if not 0 < rows < ROWS or (total < 0).any() or (total > rows).any():
+    rows, missing, levels, classes = _parts_of(query, total[: query.counts])
+    if not 0 < rows < ROWS or (total < 0).any() or (total[: query.counts] > rows).any():
         raise PeerError(
             "sums-inconsistent",
             f"the parties report an impossible number of rows ({rows} in total), or an impossible number of "
             f"missing values or of rows with a level",
         )
     require_enough(terms, rows)
+    if query.figures:
+        numbers = [*map(decoded, total[query.counts :].reshape(-1, FIGURES))]
+        return Outcome(no_model(terms), _summary(terms, rows, missing, numbers, levels, classes))
     if any(sum(each) != rows for each in (*levels, *filter(None, [classes]))):
         raise PeerError("sums-inconsistent", f"the counts of a column do not sum to {rows} rows")
     quantiles = Quantiles(terms.histograms.max_bin, rows, len(tasks.gridded(terms)))
@@ -232,40 +243,43 @@ def describe(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
         if not quantiles.grids.cells:
             break
         quantiles.refine((yield QuantileQuery(rows, quantiles.grids)))
-    summary = _summary(terms, rows, missing, levels, classes, quantiles)
-    return Outcome(no_model(terms), summary)
+    if quantiles.missing[: len(missing)].tolist() != missing or quantiles.missing[len(missing) :].any():
+        raise PeerError("sums-inconsistent", "two counts of a column's missing values differ")
+    told = partial(part, total=rows, unit=unit_of(terms.evaluation.min_count))
+    levels, classes = [[*map(told, each)] for each in levels], [*map(told, classes)]
+    numbers = numbers_of(terms, rows, quantiles)
+    return Outcome(no_model(terms), _summary(terms, rows, [*map(told, missing)], numbers, levels, classes))
 
 
 def _summary(
     terms: Terms,
     rows: int,
     missing: list[int],
+    numbers: list[dict[str, Any]],
     levels: list[list[int]],
     classes: list[int],
-    quantiles: Quantiles,
 ) -> dict[str, Any]:
-    """Return the result as JSON values, as documented in docs/lifecycle.md."""
-    floor, schema = terms.evaluation.min_count, terms.columns
-    if quantiles.missing.tolist() != [*missing, *[0] * (len(tasks.gridded(terms)) - len(missing))]:
-        raise PeerError("sums-inconsistent", "two counts of a column's missing values differ")
-    unit = unit_of(floor)
-    told = partial(part, total=rows, unit=unit)
-    absent = [*map(told, quantiles.missing.tolist())]
-    between = (possible(count, rows, unit) for count in absent)
-    numbers = [
-        _numbers(DisclosedQuantiles(quantiles, place, floor, each), floor)
-        for place, each in enumerate(between)
-    ]
+    """Return the result as JSON values, as documented in docs/lifecycle.md. All counts are as published."""
+    schema = terms.columns
     columns: list[dict[str, Any]] = []
-    for name, count, known in zip(schema.numeric, absent, numbers, strict=False):
+    for name, count, known in zip(schema.numeric, missing, numbers, strict=False):
         columns.append({"name": name, "kind": "numeric", tasks.MISSING: count, **known})
-    columns += tasks.columns_of_levels(terms, levels, told)
+    columns += tasks.columns_of_levels(terms, levels, int)
     label: dict[str, Any] = {"name": schema.label}
     if classes:
-        label["levels"] = dict(zip(tasks.class_names(terms), map(told, classes), strict=True))
-    elif len(tasks.gridded(terms)) > len(schema.numeric):
+        label["levels"] = dict(zip(tasks.class_names(terms), classes, strict=True))
+    elif len(numbers) > len(schema.numeric):
         label |= numbers[-1]
-    return {"rows": rows, "min_count": floor, "columns": columns, "label": label}
+    return {"rows": rows, "min_count": terms.evaluation.min_count, "columns": columns, "label": label}
+
+
+def numbers_of(terms: Terms, rows: int, quantiles: Quantiles) -> list[dict[str, Any]]:
+    """Return what is published about each numeric column. quantiles: found by refining their grids; rows:
+    number of all rows."""
+    floor, unit = terms.evaluation.min_count, unit_of(terms.evaluation.min_count)
+    missing = (part(count, rows, unit) for count in quantiles.missing.tolist())
+    between = enumerate(possible(count, rows, unit) for count in missing)
+    return [_numbers(DisclosedQuantiles(quantiles, at, floor, each), floor) for at, each in between]
 
 
 def _numbers(told: DisclosedQuantiles, floor: int) -> dict[str, Any]:
@@ -277,6 +291,22 @@ def _numbers(told: DisclosedQuantiles, floor: int) -> dict[str, Any]:
         known |= zip((f"{share:g}" for share in shares), told.intervals(shares), strict=True)
     gap = told.gap(max(floor, int(GAP_SHARE * told.values)), UNIT_FACTOR)
     return {"quantiles": known, "constant": told.is_constant and told.values >= floor, "gap": gap}
+
+
+def encoded(numbers: Mapping[str, Any]) -> Int64:
+    """Encode what is published about a numeric column, int64 [FIGURES]: the ends of intervals, NaN for None,
+    and whether the column is constant, each as the bits of a float32."""
+    intervals = *numbers["quantiles"].values(), numbers["gap"]
+    ends = [end for each in intervals for end in each or (math.nan, math.nan)]
+    return np.array([*ends, numbers["constant"]], "<f4").view("<u4").astype(np.int64)
+
+
+def decoded(figures: Int64) -> dict[str, Any]:
+    """Decode what is published about a numeric column. figures: int64 [FIGURES], as from `encoded`."""
+    told = figures.astype("<u4").view("<f4")
+    ends = [pair.tolist() if np.isfinite(pair).all() else None for pair in told[:-1].reshape(-1, 2)]
+    shares = dict(zip((f"{share:g}" for share in tasks.SHARES), ends[:-1], strict=True))
+    return {"quantiles": shares, "constant": bool(told[-1]), "gap": ends[-1]}
 
 
 # ---- Rows by bin of each feature and of the score: at the end of a training, and of other rows later ----

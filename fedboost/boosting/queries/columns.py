@@ -32,8 +32,8 @@ from fedboost.protocol.contracts import Bound, Only
 from fedboost.terms.columns import MAX_CLASSES
 from fedboost.terms.hiding import BINS, CUT_POINTS, ROWS, SUMMARY
 from fedboost.terms.reading import MAX_FEATURES
-from fedboost.terms.session import TRAINING
-from fedboost.terms.tasks import gridded
+from fedboost.terms.session import ALIGNMENT_TURNS, TRAINING
+from fedboost.terms.tasks import SHARES, gridded
 from fedboost.terms.terms import Terms
 from fedboost.terms.training import MAX_ROUNDS
 
@@ -42,6 +42,9 @@ BYTES_PER_COUNT = 64
 MAX_WEIGHT_BITS = 52
 """Maximum number of bits of the sum of all weights. `Quantiles` multiplies this sum by a number of subcells
 (up to 2**11), in int64."""
+FIGURES = 2 * len(SHARES) + 3
+"""Number of integers that describe a numeric column: the ends of each quantile's interval, the ends of the
+gap, and whether the column is constant."""
 LEVELS_SUMMED = MAX_REFINEMENTS + 1
 """What a `LevelSumsQuery` adds to `BoostingState.grids`: over the maximum, so that no grid can follow."""
 
@@ -286,16 +289,20 @@ class SummaryQuery(Stateless, BaseQuery):
 
     Answer: the number of all rows; for each numeric feature, the number of missing values; for each
     categorical feature, the number of missing values, of rows with each declared level, and of rows with
-    other levels. The last entries are the number of rows of each class.
+    other levels. The next entries are the number of rows of each class.
+
+    If parties hold different columns, each party answers only for its own, after the rows are matched. All
+    counts are rounded as they are published, except the number of rows. The last entries are the published
+    figures of each numeric column, `FIGURES` integers each (`programs.tasks.encoded`).
 
     Args:
         numeric: number of numeric features.
         levels: number of declared levels of each categorical feature.
         classes: number of classes of the label; 0 if the label is a number.
+        figures: number of numeric columns, including a numeric label, if parties hold different columns.
     """
 
     description = "row counts: total, missing, by level"
-    only_turn = 1
     tasks = frozenset({"describe"})
     with_noise = (False, True)
     released = SUMMARY
@@ -306,21 +313,36 @@ class SummaryQuery(Stateless, BaseQuery):
         Bound(MAX_FEATURES, "categorical features"),
     ]
     classes: Annotated[int, Bound(MAX_CLASSES, "classes")]
+    figures: Annotated[int, Bound(MAX_FEATURES + 1, "numeric columns")] = field(default=0, metadata=APART)
     rows = ROWS
+
+    @cached
+    def digest(self) -> bytes:
+        return digest_of((self, "figures", self.figures) if self.figures else self)
 
     @classmethod
     def of(cls, terms: Terms) -> Self:
         columns, loss = terms.columns, terms.objective.loss.xgboost_equivalent
         classes = max(2, terms.objective.num_class or 0) if loss.label_kind is LabelKind.CLASS else 0
-        return cls(len(columns.numeric), tuple(columns.category_counts), classes)
+        figures = len(gridded(terms)) if terms.blocks else 0
+        return cls(len(columns.numeric), tuple(columns.category_counts), classes, figures)
 
     @property
-    def cells(self) -> int:
+    def counts(self) -> int:
+        """Number of cells before those of figures."""
         return 1 + self.numeric + sum(levels + 2 for levels in self.levels) + self.classes
 
     @property
+    def cells(self) -> int:
+        return self.counts + FIGURES * self.figures
+
+    @property
     def cell_bits(self) -> int:
-        return cell_bits(1, self.rows)  # ROWS, an upper bound: the number of rows is not known yet
+        # ROWS is an upper bound: the number of rows is not known yet. Figures are float32 numbers, as bits.
+        return max(cell_bits(1, self.rows), 32 * bool(self.figures))
+
+    def turn_under(self, terms: Terms) -> int:
+        return 1 + ALIGNMENT_TURNS * terms.counts_jointly
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
@@ -333,8 +355,8 @@ class SummaryQuery(Stateless, BaseQuery):
             )
 
     def check_order(self, terms: Terms, state: Any) -> None:
-        if state.grids:
-            raise PeerError("query-order", "rows must be counted by level before they are counted by value")
+        if state.grids or (terms.counts_jointly and state.places is None):
+            raise PeerError("query-order", "rows must be counted by level once matched, and before by value")
 
 
 OfColumns = SummaryQuery | BinCountsQuery | BinsQuery | QuantileQuery | RangeQuery

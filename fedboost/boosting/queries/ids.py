@@ -13,7 +13,7 @@ Raises: Refused for more ids than the terms allow, too few common rows, and impo
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from fedboost.gbdt.sampling import Mask
 from fedboost.privacy.pairwise import KEY_BYTES, sealed_size
 from fedboost.privacy.points import POINT_BYTES, TOKEN_WORDS
 from fedboost.protocol.contracts import MAX_CELLS, Bound
-from fedboost.terms.session import MAX_PARTIES
+from fedboost.terms.session import MAX_PARTIES, TRAINING
 from fedboost.terms.terms import Terms
 
 CHECK_BYTES = 2 * KEY_BYTES
@@ -43,6 +43,7 @@ class BeforeRows(Stateless):
     """Base of queries that match the rows of the parties."""
 
     rows = MAX_ROWS - 1
+    tasks: ClassVar[frozenset[str]] = TRAINING | {"predict", "evaluate", "describe"}
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
@@ -59,7 +60,6 @@ class IdCountQuery(BeforeRows, BaseQuery):
 
     description = "number of row ids"
     only_turn = 1
-    tasks = frozenset({"train", "predict", "evaluate"})
 
     parties: Annotated[int, Bound(MAX_PARTIES, "parties", least=1)]
 
@@ -85,7 +85,6 @@ class AlignQuery(BeforeRows, BaseQuery):
 
     description = "row ids, blinded by all parties"
     only_turn = 2
-    tasks = frozenset({"train", "predict", "evaluate"})
 
     sizes: Sizes
 
@@ -212,6 +211,7 @@ class PlacesQuery(ToldPlaces):
     total: number of common rows of all blocks, or number of rows of the label holder."""
 
     description = "number of matched rows"
+    tasks = TRAINING | {"describe"}
 
     def relayed_bytes(self, terms: Terms) -> int:
         known = self.known_bytes(terms) if terms.vertical.takes_all_rows else 0

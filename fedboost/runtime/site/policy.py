@@ -712,7 +712,7 @@ def _max_splits(policy: Policy, terms: Terms, party: str) -> Breach | None:
 
 
 def _model(policy: Policy, terms: Terms, party: str) -> Breach | None:
-    if not terms.hides_columns or terms.keeps_parts or policy.model == "whole":
+    if not (terms.hides_columns and terms.task.makes_model) or terms.keeps_parts or policy.model == "whole":
         return None
     why = 'the terms have model = "whole", which gives the analyst the thresholds of all columns'
     return Breach("model", '"parties"', why, 'set model = "parties"', "whole")
@@ -808,17 +808,17 @@ _max_foreign_ids = _limit(
     "max_foreign_ids", lambda t: t.vertical.most_ids if t.vertical.aligns else None, "max_ids"
 )
 
+_OF_MATCHED: tuple[Rule, ...] = (
+    *(_label_holders, _by_columns, _rows, _limit(*_COMMON_ROWS, "set min_common_rows = {}")),
+    *(_repeated_ids, _max_foreign_ids, _max_label_epsilon),
+)
+_OF_SPLITS: tuple[Rule, ...] = (*_OF_MATCHED, _max_splits, _model, _min_alone_rounds, _min_rows_per_bin)
+
 BY_COLUMNS: dict[str, tuple[Rule, ...]] = {
-    "train": (
-        *(_label_holders, _by_columns, _rows, _limit(*_COMMON_ROWS, "set min_common_rows = {}")),
-        *(_repeated_ids, _max_foreign_ids, _max_splits, _model, _min_alone_rounds, _min_rows_per_bin),
-        _max_label_epsilon,
-    ),
-    "evaluate": (
-        *(_label_holders, _by_columns, _rows, _limit(*_COMMON_ROWS, "set min_common_rows = {}")),
-        *(_repeated_ids, _max_foreign_ids, _helping, _max_predicted_rows),
-        *(_min_alone_rounds, _max_label_epsilon),
-    ),
+    "train": _OF_SPLITS,
+    "tune": _OF_SPLITS,
+    "describe": _OF_MATCHED,
+    "evaluate": (*_OF_MATCHED, _helping, _max_predicted_rows, _min_alone_rounds),
     "predict": (
         *(_label_holders, _by_columns, _limit(*_COMMON_ROWS, "--min-common-rows {}")),
         *(_max_foreign_ids, _max_predicted_rows),
