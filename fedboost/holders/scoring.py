@@ -18,14 +18,14 @@ Raises: PeerError for messages that are not authentic, out of order or malformed
 a limit."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from fedboost.errors import ConfigError, PeerError, Refused
@@ -38,7 +38,7 @@ from fedboost.holders.shard import RowIds, Shard
 from fedboost.privacy import packing
 from fedboost.privacy.identity import identify, verify
 from fedboost.privacy.packing import RandomBytes, number
-from fedboost.privacy.pairwise import derive
+from fedboost.privacy.pairwise import Handshake, derive
 from fedboost.privacy.points import (
     POINT_BYTES,
     TOKEN_WORDS,
@@ -75,8 +75,8 @@ class Link:
     ) -> None:
         self.peer = peer
         self._me, self._asks, self._model, self._credentials = me, asks, model, credentials
-        self._secret = X25519PrivateKey.from_private_bytes(draw(32))
-        public, signer = self._secret.public_key().public_bytes_raw(), credentials.signer
+        self._handshake, signer = Handshake(draw), credentials.signer
+        public = self._handshake.public
         signature = signer.sign(_greeted(me, peer, model, public, signer.certificate))
         self.greeting = packing.pack(public, signer.certificate, signature)
         self._keys: tuple[AESGCM, AESGCM] | None = None
@@ -87,7 +87,7 @@ class Link:
     def meet(self, greeting: bytes) -> None:
         """Derive the keys from the other end's greeting. Raises PeerError if it is not the peer's."""
         credentials, fields = self._credentials, packing.unpack(greeting)
-        if len(fields) != 3 or len(fields[0]) != 32:
+        if len(fields) != 3:
             raise PeerError("greeting-invalid", f"the greeting of party {self.peer} is malformed")
         public, certificate, signature = fields
         known = identify(certificate, credentials.roots, credentials.clock(), credentials.denied)
@@ -97,13 +97,10 @@ class Link:
                 f"the greeting was signed by {known.role} {known.name}, not by party {self.peer}",
             )
         verify(known, _greeted(self.peer, self._me, self._model, public, certificate), signature)
-        try:
-            shared = self._secret.exchange(X25519PublicKey.from_public_bytes(public))
-        except ValueError:
-            raise PeerError("greeting-invalid", f"the key of party {self.peer} is invalid") from None
         both = [hashlib.sha256(one).digest() for one in (self.greeting, greeting)]
-        about = self._model, *(both if self._asks else reversed(both))
-        ways = [AESGCM(derive(shared, _DOMAIN + way, *about)) for way in (b"/ask", b"/answer")]
+        about = packing.pack(self._model, *(both if self._asks else reversed(both)))
+        (key,) = self._handshake.pair_keys(self._me, {self.peer: public}, about, [self.peer]).values()
+        ways = [AESGCM(derive(key, _DOMAIN + way)) for way in (b"/ask", b"/answer")]
         self._keys = (ways[0], ways[1]) if self._asks else (ways[1], ways[0])
 
     def seal(self, content: bytes) -> list[bytes]:
@@ -206,16 +203,24 @@ def _as_keys(points: bytes) -> npt.NDArray[np.bytes_]:
     return np.ascontiguousarray(tokens_of(points)).view(f"S{TOKEN_BYTES}").reshape(-1)
 
 
-class FeatureEnd:
+class End:
+    """Base class of both ends of a link.
+
+    terms: terms under which the model was trained; name: name of this party; model: its part of the model;
+    id: the model's id; secret: its secret for this model, 32 bytes."""
+
+    def __init__(self, terms: Terms, name: str, model: Booster, id: bytes, secret: bytes) -> None:
+        (self._block,) = terms.blocks
+        self._model, self._context, self._threads = model, _DOMAIN + id, Threads(1)  # a request is short
+        self._scalar = derive(secret, _DOMAIN + b"/multiply")
+        self._decisions = decisions_of(terms, name, model)
+
+
+class FeatureEnd(End):
     """The feature holder's end of a link with the label holder.
 
     Args:
-        terms: terms under which the model was trained.
-        name: name of this party.
-        model: its part of the model; id: the model's id.
         rows: its rows, with ids.
-        secret: its secret for this model, 32 bytes.
-        threads: threads that compute leaf bits.
         fewest: minimum number of this party's ids in a request; 1 allows requests for single rows.
         charge: records durably that a request about so many ids is being answered; raises Refused if it
             exceeds a limit.
@@ -225,28 +230,20 @@ class FeatureEnd:
 
     def __init__(
         self,
-        terms: Terms,
-        name: str,
-        model: Booster,
-        id: bytes,
+        *about: Any,
         rows: Shard,
-        secret: bytes,
-        threads: Threads,
         fewest: int,
         charge: Callable[[int], None],
         begin_list: Callable[[], None],
         table: TokenTable | None = None,
     ) -> None:
+        super().__init__(*about)
         assert rows.ids is not None
         self.table = table
         """The token table, or None until it has been made."""
-        (block,) = terms.blocks
-        self._peer, self._ids, self._context = block.label_holder, rows.ids, _DOMAIN + id
+        self._peer, self._ids, self._values = self._block.label_holder, rows.ids, rows.values()
         self._fewest, self._charge, self._begin_list = fewest, charge, begin_list
-        self._scalar, self._threads = derive(secret, _DOMAIN + b"/multiply"), threads
-        self._own = id, hashlib.sha256(packing.pack(*self._ids)).digest()
-        self._decisions = decisions_of(terms, name, model)
-        self._values = rows.values()
+        self._digest = hashlib.sha256(packing.pack(*self._ids)).digest()
         self._made_for = self._listed = b""
         self._products = bytearray()
         """The points of the list that the label holder has multiplied."""
@@ -261,7 +258,7 @@ class FeatureEnd:
         return self._answer(self.table, *fields_of(content, ASK, 2, self._peer))
 
     def _begin(self, commitment: bytes) -> bytes:
-        self._made_for, self._listed = derive(self._scalar, b"table", *self._own, commitment), b""
+        self._made_for, self._listed = derive(self._scalar, self._context, self._digest, commitment), b""
         self._products.clear()
         if self.table is not None and self.table.made_for == self._made_for:
             return self._ready()
@@ -351,47 +348,19 @@ class FeatureEnd:
 # ---- The label holder: its requests, and the scores -----------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Scores:
-    """Scores of rows, in their order.
+class Scorer(End):
+    """Scores rows from the label holder's columns and the other parties' leaf bits.
 
-    Args:
-        margins: float64 [rows] or [outputs, rows].
-        values: probabilities, or predicted values of other objectives, float64 [rows] or [rows, outputs].
-        without: parties whose columns count as missing, because they did not answer.
-        reasons: contribution of each party to the margin (`reach.reasons`); None unless requested.
-    """
+    most_ids: maximum number of ids of a feature holder; begin_list: records that a party's list begins;
+    raises Refused if it lists its ids too often."""
 
-    margins: Float64 = field(repr=False)
-    values: Float64 = field(repr=False)
-    without: tuple[str, ...] = ()
-    reasons: Float64 | None = field(default=None, repr=False)
-
-
-class Scorer:
-    """Scores rows from the label holder's columns and the other parties' leaf bits. Arguments are as for
-    `FeatureEnd`, and also most_ids, the maximum number of ids of a feature holder. begin_list: records that
-    the list of a party begins."""
-
-    def __init__(
-        self,
-        terms: Terms,
-        model: Booster,
-        id: bytes,
-        secret: bytes,
-        threads: Threads,
-        most_ids: int,
-        begin_list: Callable[[str], None],
-    ) -> None:
-        (block,) = terms.blocks
-        self._decisions = decisions_of(terms, block.label_holder, model)
-        size = self._decisions.structure.size
-        self.others = tuple(party for party in block.feature_holders if size(party))
+    def __init__(self, *about: Any, most_ids: int, begin_list: Callable[[str], None]) -> None:
+        super().__init__(*about)
+        self._me, size = self._block.label_holder, self._decisions.structure.size
+        self.others = tuple(party for party in self._block.feature_holders if size(party))
         """Parties whose columns the model uses."""
         self._most_asked = min(MAX_POINTS, MAX_BYTES // (1 + max(map(size, self.others), default=0)))
-        self._model, self._threads, self._me = model, threads, block.label_holder
         self._most_ids, self._begin_list = most_ids, begin_list
-        self._scalar, self._context = derive(secret, _DOMAIN + b"/multiply"), _DOMAIN + id
         self._hello = message(HELLO, derive(self._scalar, b"commitment"))
         self._left: dict[str, int] = {}
         """Party -> number of its points that are still due, once its list has begun; -1 before that."""
@@ -437,9 +406,9 @@ class Scorer:
         rows: Shard,
         of_row: Int64,
         told: Mapping[str, bytes],
-        without: Sequence[str] = (),
+        without: Collection[str] = (),
         reasons: bool = False,
-    ) -> Scores:
+    ) -> tuple[Float64, Float64 | None]:
         """Combine the leaf bits of all parties.
 
         Args:
@@ -450,24 +419,25 @@ class Scorer:
             without: parties that did not answer.
             reasons: True to also compute what each party contributes.
 
+        Returns:
+            Probabilities, or predicted values of other objectives, float64 [rows] or [rows, outputs]; and
+            `reach.reasons`, or None.
+
         Raises:
             PeerError: a party sent a wrong number of bytes.
         """
         structure = self._decisions.structure
         bits = {self._me: self._decisions.leaf_bits(rows.values(), self._threads).tobytes()}
-        ids = int(of_row.max()) + 1
         for party in self.others:
-            size = structure.size(party)
-            if len(told[party]) != size * (1 if party in without else ids):
+            ids, size = 1 if party in without else int(of_row.max()) + 1, structure.size(party)
+            if len(told[party]) != ids * size:
                 raise PeerError(
                     "leaf-bits-length",
                     f"party {party} sent {len(told[party])} bytes of leaf bits for {ids} ids",
                 )
-            by_id = np.frombuffer(told[party], np.uint8).reshape(-1, size)
-            places = np.zeros_like(of_row) if party in without else of_row
-            bits[party] = by_id[places].tobytes()
+            by_id = np.frombuffer(told[party], np.uint8).reshape(ids, size)
+            bits[party] = by_id[np.minimum(of_row, ids - 1)].tobytes()
         leaves = reach.joined(structure, bits, rows.rows, self._threads)
-        margins = reach.margins(self._model, leaves, rows.base_margin)
+        values = self._model.loss.predict(reach.margins(self._model, leaves, rows.base_margin))
         about = self._model, structure, bits, rows.rows, rows.base_margin, self._threads
-        why = reach.reasons(*about) if reasons else None
-        return Scores(margins, self._model.loss.predict(margins), tuple(without), why)
+        return values, reach.reasons(*about) if reasons else None

@@ -6,7 +6,6 @@ from os import urandom
 from predictions import FEWEST, MODEL, models_of, tables_of, terms_for
 
 from fedboost.errors import Refused
-from fedboost.gbdt.threads import Threads
 from fedboost.holders import scoring
 from fedboost.holders.scoring import FeatureEnd, Link, Scorer
 from fedboost.privacy.identity import in_memory
@@ -17,7 +16,6 @@ from fedboost.runtime.data.table import as_table
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ID = bytes.fromhex(MODEL)
-THREADS = Threads(1)
 
 
 class Counted:
@@ -61,9 +59,8 @@ class Scoring:
         self.ends, self.links, self.ready, self.told = {}, {}, {}, []
 
     def scorer_with(self, secret):
-        return Scorer(
-            self.terms, self.models["bank"], ID, secret, THREADS, self.most_ids, self.lists.append
-        )
+        about = self.terms, "bank", self.models["bank"], ID, secret
+        return Scorer(*about, most_ids=self.most_ids, begin_list=self.lists.append)
 
     def credentials(self, name):
         return Credentials(self.signers[name], self.roots, (), lambda: NOW)
@@ -78,9 +75,9 @@ class Scoring:
 
     def end(self, party, table=None):
         rows = to_shard(as_table(self.tables[party]), self.terms, party)
-        meter, model = self.meters[party], self.models[party]
-        about = self.terms, party, model, ID, rows, self.secrets[party], THREADS
-        return FeatureEnd(*about, meter.fewest, meter.charge, meter.begin_list, table)
+        meter, about = self.meters[party], (self.terms, party, self.models[party], ID, self.secrets[party])
+        limits = {"fewest": meter.fewest, "charge": meter.charge, "begin_list": meter.begin_list}
+        return FeatureEnd(*about, rows=rows, table=table, **limits)
 
     def say(self, party, content):
         """Tell a feature holder something: what it answers."""
@@ -115,7 +112,7 @@ class Scoring:
         for party in self.scorer.others:
             if party not in without:
                 told[party] = self.ask(party, points)
-        return self.scorer.score(rows, of_row, told, without)
+        return self.scorer.score(rows, of_row, told, without)[0]
 
     def ask(self, party, points, about=1):
         """The leaf bits of a party; raises what it refuses with."""

@@ -123,15 +123,22 @@ def scores_app(config: PartyConfig, service: LabelService, log: Any) -> Any:
         body = await call.request.body()
         try:
             question, table = await service.beside(partial(read, body, service.columns))
-            done = await service.score(table, call.caller.name, question.reasons)
+            asked = table, call.caller.name, question.reasons
+            values, reasons, without = await service.score(*asked)
         except FedboostError as error:
             reason = quoted(f"{error.code}: {error.detail or error.public}")
             raise Refusal(status_of(error), reason) from None
-        answer = Answer(model=service.model.id, scores=done.values.tolist(), without=done.without)
-        if done.reasons is not None:
-            told = {"parties": (*service.terms.parties, "bias"), "reasons": done.reasons.tolist()}
-            answer = answer.model_copy(update=told)
-        return answer.model_dump_json(exclude_none=True).encode()
+        return (
+            Answer(
+                model=service.model.id,
+                scores=values.tolist(),
+                without=tuple(without),
+                parties=None if reasons is None else (*service.terms.parties, "bias"),
+                reasons=None if reasons is None else reasons.tolist(),
+            )
+            .model_dump_json(exclude_none=True)
+            .encode()
+        )
 
     async def health(call: Call) -> bytes:
         parties = service.ready

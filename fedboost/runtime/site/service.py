@@ -29,10 +29,9 @@ import numpy as np
 import pyarrow as pa
 
 from fedboost.errors import ConfigError, DurabilityError, PeerError, Refused, quoted
-from fedboost.fixedpoint import Int64
-from fedboost.gbdt.threads import Threads
+from fedboost.fixedpoint import Float64, Int64
 from fedboost.holders import scoring
-from fedboost.holders.scoring import FeatureEnd, Link, Scorer, Scores, TokenTable
+from fedboost.holders.scoring import FeatureEnd, Link, Scorer, TokenTable
 from fedboost.holders.shard import Shard
 from fedboost.privacy.packing import number
 from fedboost.protocol.key_exchange import Credentials
@@ -178,7 +177,7 @@ class Service:
         (block,) = model.terms.blocks
         self.partners: tuple[str, ...] = (block.label_holder,)
         """Parties that this one exchanges messages with."""
-        self.threads = Threads(1)  # a request is short, and the worker is one thread
+        self.about = self.terms, config.party, model.booster, self.id, store.secret(model.id)
         self.worker = ThreadPoolExecutor(1, "score")
         """Computes one thing after the other, beside the event loop."""
         self.peers: dict[str, Peer] = {}
@@ -317,17 +316,12 @@ class FeatureService(Service):
         shard = SiteRows(config, self.log).read(self.terms.changed(repeated_ids=False))
         self._file = self.store.folder / f"{model.id[:NAME_CHARS]}.tokens"
         self._end = FeatureEnd(
-            self.terms,
-            config.party,
-            model.booster,
-            self.id,
-            shard,
-            self.store.secret(model.id),
-            self.threads,
-            limits.min_known_ids,
-            partial(self.store.charge, IDS, model.id, limits.max_ids),
-            partial(self.store.begin_list, "list", model.id),
-            _read_table(self._file, shard.rows),
+            *self.about,
+            rows=shard,
+            fewest=limits.min_known_ids,
+            charge=partial(self.store.charge, IDS, model.id, limits.max_ids),
+            begin_list=partial(self.store.begin_list, "list", model.id),
+            table=_read_table(self._file, shard.rows),
         )
         left = limits.max_ids - self.store.totals[IDS]
         self.log.info("scoring service answers about its rows", rows=shard.rows, ids_left=left)
@@ -367,11 +361,10 @@ class LabelService(Service):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        about = self.terms, self.model.booster, self.id, self.store.secret(self.model.id), self.threads
         self._scorer = Scorer(
-            *about,
-            self.config.policy.max_foreign_ids,
-            lambda party: self.store.begin_list(f"list of {party}", self.model.id),
+            *self.about,
+            most_ids=self.config.policy.max_foreign_ids,
+            begin_list=lambda party: self.store.begin_list(f"list of {party}", self.model.id),
         )
         self.partners = self._scorer.others
         self._missing: dict[str, bytes] = {}
@@ -413,10 +406,13 @@ class LabelService(Service):
                 if (future := peer.waiting.pop(about, None)) is not None and not future.done():
                     future.set_result(bits)
 
-    async def score(self, table: pa.Table, client: str, reasons: bool) -> Scores:
-        """Score rows with the label holder's columns and row ids. Raises Refused if a limit is exceeded, a
-        party refuses, or it does not answer and partial scores are not allowed; ConfigError for rows that do
-        not fit."""
+    async def score(
+        self, table: pa.Table, client: str, reasons: bool
+    ) -> tuple[Float64, Float64 | None, list[str]]:
+        """Score rows with the label holder's columns and row ids. Returns the results of `Scorer.score`, and
+        the parties that did not answer, whose columns count as missing. Raises Refused if a limit is
+        exceeded, a party refuses, or it does not answer and partial scores are not allowed; ConfigError for
+        rows that do not fit."""
         rows, points, of_row = await self.beside(partial(self._prepare, table, client))
         asking = (self._ask(party, points) for party in self.partners)
         answers = await asyncio.gather(*asking, return_exceptions=True)
@@ -431,10 +427,11 @@ class LabelService(Service):
                 raise answer
             told[party] = self._missing[party]
             without.append(party)
-        scores: Scores = await self.beside(lambda: self._scorer.score(rows, of_row, told, without, reasons))
+        about = rows, of_row, told, without, reasons
+        values, why = await self.beside(partial(self._scorer.score, *about))
         missing = {"without": ", ".join(without)} if without else {}
         self.log.info("rows scored", client=client, rows=rows.rows, **missing)
-        return scores
+        return values, why, without
 
     def _prepare(self, table: pa.Table, client: str) -> tuple[Shard, bytes, Int64]:
         """Read the rows of a request, charge the client, and return the points of the rows' ids and the
