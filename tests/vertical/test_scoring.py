@@ -10,11 +10,11 @@ from predictions import due, trained
 from raised import raised
 from scorings import FEWEST, ID, NOW, Scoring
 
-from fedboost.errors import PeerError, Refused
+from fedboost.errors import ConfigError, PeerError, Refused
 from fedboost.holders import scoring
 from fedboost.holders.scoring import Link, TokenTable
 from fedboost.privacy.packing import number, pack
-from fedboost.privacy.points import multiply, points_of, tokens_of
+from fedboost.privacy.points import PRIME, multiply, points_of, tokens_of
 from fedboost.protocol.key_exchange import Credentials
 
 # ---- scores ---------------------------------------------------------------------------------------------
@@ -157,6 +157,19 @@ def test_requests_about_few_known_ids_are_refused_and_charged():
     assert (one.score(one.tables["bank"]) == predicted("two holders", one.tables)).all()
 
 
+def test_an_id_counts_once_under_however_many_points():
+    """Points that differ by one of small order have the same product: 1/x is such a point for x."""
+    one = Scoring("two holders", fewest=2).begin_all()
+    known, _ = known_and_unknown(one)
+    points, _ = one.scorer.question([b"%d" % one.tables["bank"]["id"][known].as_py()])
+    other = pow(int.from_bytes(points, "little"), -1, PRIME).to_bytes(32, "little")
+    with raised(Refused, "score-few-known"):
+        one.ask("telco", points + other)
+    own = one.tables["telco"]["id"].to_pylist()[:2]
+    points, _ = one.scorer.question([b"%d" % row_id for row_id in own])
+    assert len(one.ask("telco", points)) == 2 * len(one.ready["telco"])
+
+
 def test_where_single_rows_are_allowed_an_unknown_one_is_not_refused():
     one = Scoring("two holders", fewest=1).begin_all()
     _, unknown = known_and_unknown(one)
@@ -260,6 +273,14 @@ def test_nothing_is_answered_before_the_table_is_made():
     one.links["telco"], one.ends["telco"] = one.linked("telco"), one.end("telco")
     with raised(PeerError, "score-message"):
         one.ask("telco", one.scorer.question([b"1"])[0])
+
+
+def test_a_request_whose_answer_would_be_too_long_is_refused_here(monkeypatch):
+    monkeypatch.setattr(scoring, "MAX_BYTES", 2000)
+    one = Scoring("two holders").begin_all()
+    with raised(ConfigError, "score-many-rows"):
+        one.score(one.tables["bank"])
+    one.score(one.tables["bank"].slice(0, 20))
 
 
 # ---- a feature holder that answers wrongly --------------------------------------------------------------
