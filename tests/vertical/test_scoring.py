@@ -276,11 +276,13 @@ def test_nothing_is_answered_before_the_table_is_made():
 
 
 def test_a_request_whose_answer_would_be_too_long_is_refused_here(monkeypatch):
-    monkeypatch.setattr(scoring, "MAX_BYTES", 2000)
-    one = Scoring("two holders").begin_all()
+    with monkeypatch.context() as patched:
+        patched.setattr(scoring, "MAX_BYTES", 100)
+        one = Scoring("two holders")
+    one.begin_all()
     with raised(ConfigError, "score-many-rows"):
         one.score(one.tables["bank"])
-    one.score(one.tables["bank"].slice(0, 20))
+    one.score(one.tables["bank"].slice(0, 5))
 
 
 # ---- a feature holder that answers wrongly --------------------------------------------------------------
