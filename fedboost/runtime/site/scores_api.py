@@ -42,8 +42,8 @@ class Answer(Frozen):
 
     model: str
     scores: list[JsonValue]
-    without: tuple[str, ...]
-    parties: tuple[str, ...] | None = None
+    without: list[str]
+    parties: list[str] | None = None
     reasons: list[JsonValue] | None = None
 
 
@@ -110,14 +110,15 @@ def scores_app(config: PartyConfig, service: LabelService, log: Any) -> Any:
     own, file = config.serve, config.file
     if own.listen is None or own.tokens is None:
         raise ConfigError("serve-address-missing", f"{file}: set `listen` and `tokens` in [serve]")
-    local = is_loopback(own.listen)
-    if not local and (own.certificate is None or own.key is None):
+    local, pair = is_loopback(own.listen), None
+    if own.certificate is not None and own.key is not None:
+        pair = own.certificate, own.key
+    if not local and pair is None:
         raise ConfigError(
             "serve-no-tls",
             f"{file}: serve.listen is {own.listen}, which is not a loopback address, so `certificate` and "
             f"`key` of [serve] must be set",
         )
-    pair = None if own.certificate is None or own.key is None else (own.certificate, own.key)
 
     async def scores(call: Call) -> bytes:
         body = await call.request.body()
@@ -128,17 +129,10 @@ def scores_app(config: PartyConfig, service: LabelService, log: Any) -> Any:
         except FedboostError as error:
             reason = quoted(f"{error.code}: {error.detail or error.public}")
             raise Refusal(status_of(error), reason) from None
-        return (
-            Answer(
-                model=service.model.id,
-                scores=values.tolist(),
-                without=tuple(without),
-                parties=None if reasons is None else (*service.terms.parties, "bias"),
-                reasons=None if reasons is None else reasons.tolist(),
-            )
-            .model_dump_json(exclude_none=True)
-            .encode()
-        )
+        answer: dict[str, Any] = {"model": service.model.id, "scores": values.tolist(), "without": without}
+        if reasons is not None:
+            answer |= {"parties": [*service.terms.parties, "bias"], "reasons": reasons.tolist()}
+        return Answer(**answer).model_dump_json(exclude_none=True).encode()
 
     async def health(call: Call) -> bytes:
         parties = service.ready

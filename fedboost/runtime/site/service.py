@@ -163,12 +163,8 @@ class Service:
     their messages in order. Subclasses define `take`."""
 
     def __init__(
-        self, config: PartyConfig, bundle: Bundle | None, model: PartyModel, store: ServiceStore, log: Any
+        self, config: PartyConfig, bundle: Bundle, model: PartyModel, store: ServiceStore, log: Any
     ) -> None:
-        if bundle is None:
-            raise ConfigError(
-                "serve-keys-missing", f"{config.file}: a scoring service needs keys; add `keys` to this file"
-            )
         self.config, self.model, self.store = config, model, store
         self.terms: Terms = terms_to_predict(model, 1, 1).changed(repeated_ids=True)
         self.log = log.bind(model=model.id[:NAME_CHARS])
@@ -182,6 +178,9 @@ class Service:
         """Computes one thing after the other, beside the event loop."""
         self.peers: dict[str, Peer] = {}
         self._unsent = asyncio.Queue[tuple[Peer, bytes | None]]()
+        """Messages to write; None stands for the greeting."""
+        self._attended = False
+        """Whether an aggregator has admitted this party."""
 
     async def take(self, peer: Peer, content: bytes) -> None:
         """Handle a message of a party."""
@@ -195,38 +194,37 @@ class Service:
         ConfigError if it does not answer in time, or refuses this party."""
         servers = tuple(server for server in self.config.servers if not server.adder)
         advice = "check `aggregator` in this site's file"
-        dialling, attended = DialAttempts(servers, wait, self.log, advice), False
+        dialling = DialAttempts(servers, wait, self.log, advice)
         try:
             while True:
-                if attended:
+                if self._attended:
                     self._bundle = read_again(self._bundle)
                 server, began = dialling.server, asyncio.get_running_loop().time()
                 async with channel.dial(server.address, self._bundle) as opened:
-                    if not await dialling.reached(opened, self._bundle, attended):
+                    if not await dialling.reached(opened, self._bundle, self._attended):
                         continue
-                    attended |= await self._attend(opened, str(server), attended)
+                    await self._attend(opened, str(server))
                 dialling.lost(asyncio.get_running_loop().time() - began)
                 await asyncio.sleep(1.0)
         finally:
             self.worker.shutdown(wait=False, cancel_futures=True)
 
-    async def _attend(self, opened: Any, server: str, attended: bool) -> bool:
-        """Take frames until the connection is lost. Returns True if the aggregator admitted this party."""
+    async def _attend(self, opened: Any, server: str) -> None:
+        """Take frames until the connection is lost."""
         metadata = ((channel.PARTY_KEY, self.config.party.encode()), *channel.VERSIONS)
         call = opened.stream_stream(channel.LINK)(metadata=metadata)
         self._unsent = asyncio.Queue(UNSENT)
         writer = asyncio.create_task(self._write(call))
-        admitted = False
         try:
             await call.write(encode_link(LinkFrame("", self.id)))
             await call.initial_metadata()
-            admitted = True
+            self._attended = True
             self.log.info("scoring service is connected", aggregator=server)
             async for data in call:
                 await self._hear(decode_link(data))
         except grpc.aio.AioRpcError as error:
             lost = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
-            if not lost and not (attended or admitted):
+            if not lost and not self._attended:
                 raise channel.explained(error, server) from None
             self.log.info("connection lost", code=error.code().name, details=quoted(error.details() or ""))
         except PeerError as error:  # the next connection begins anew, with other keys
@@ -238,7 +236,6 @@ class Service:
             writer.cancel()
             for name in [*self.peers]:
                 self._leave(name)
-        return admitted
 
     def _leave(self, name: str) -> None:
         if (peer := self.peers.pop(name, None)) is not None:
@@ -286,14 +283,16 @@ class Service:
         await self._unsent.put((peer, content))
 
     async def _write(self, call: Any) -> None:
-        """Write messages until cancelled, or until the connection is lost. A task of its own: gRPC ends the
-        call if a task that writes is cancelled. A message that is sealed is also sent."""
+        """Write messages until cancelled; once the connection is lost, drop them. This is a task of its own,
+        because gRPC ends a call if a task that writes is cancelled."""
         with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
             while True:
                 peer, content = await self._unsent.get()
                 for data in [peer.link.greeting] if content is None else peer.link.seal(content):
                     if content is None or self.peers.get(peer.name) is peer:
                         await call.write(encode_link(LinkFrame(peer.name, data)))
+        while True:  # else the reader of the call could wait for room, and would not see its end
+            await self._unsent.get()
 
     async def beside(self, work: Callable[[], Any]) -> Any:
         """Run work in the worker thread."""
@@ -487,7 +486,7 @@ def part_of(config: PartyConfig, file: Path | None) -> PartyModel:
 
 
 def check_allowed(config: PartyConfig, terms: Terms) -> None:
-    """Raise ConfigError unless the policy of a feature holder allows predictions with this model."""
+    """Raise ConfigError unless a feature holder's policy allows predictions with this model."""
     for breach in config.policy.breaches(terms, "", config.party):
         if breach.rule not in _OWN_LIMITS:
             raise ConfigError("serve-policy", f"{config.file}: {breach.refusal(config.party).public}")
@@ -507,6 +506,10 @@ async def serve(
 ) -> None:
     """Run the scoring service of a site until cancelled. app_of: returns the web application of a label
     holder's service. Raises ConfigError if the service cannot run."""
+    if bundle is None:
+        raise ConfigError(
+            "serve-keys-missing", f"{config.file}: a scoring service needs keys; add `keys` to this file"
+        )
     store = ServiceStore(config)
     try:
         if config.party != model.terms.vertical.label_holder:
