@@ -66,11 +66,9 @@ def queries_of(name: str) -> list[str]:
     return name.split(AND)
 
 
+_OF_EVALUATION = "MagnitudesQuery", "EvaluationQuery"
 OF_LABELS = frozenset(
-    {
-        *("RowsQuery", "StartQuery", "EndRoundQuery", "ResidualQuery", BY_PARTY),
-        *("MagnitudesQuery", "EvaluationQuery"),
-    }
+    {"RowsQuery", "StartQuery", "EndRoundQuery", "ResidualQuery", BY_PARTY, *_OF_EVALUATION}
 )
 OF_LABEL_HOLDER = frozenset({"PlacesQuery", "ReachQuery"})
 """Queries that a feature holder answers with zeros, because they are about labels or because the label holder
@@ -407,10 +405,7 @@ def _of_predicted(terms: Terms, holder_does: str) -> list[Entry]:
         ("parties", f"{len(terms.parties)}: {listed(terms.parties)}"),
         ("columns held", _held(terms.columns.held)),
         ("rows", rows_of_blocks(terms)),
-        (
-            "label holder",
-            f"{holder_does}; {JOINTLY_TOLD}",
-        ),
+        ("label holder", f"{holder_does}; {JOINTLY_TOLD}"),
     ]
 
 

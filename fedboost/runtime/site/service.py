@@ -39,7 +39,7 @@ from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table
 from fedboost.runtime.files import file_errors, write_atomically
 from fedboost.runtime.net import channel
-from fedboost.runtime.net.channel import DialAttempts
+from fedboost.runtime.net.channel import DialAttempts, Server
 from fedboost.runtime.net.keys import Bundle, read_again
 from fedboost.runtime.signed_model import PartyModel, terms_to_predict
 from fedboost.runtime.site.backup import memory_path
@@ -193,6 +193,7 @@ class Service:
         """Serve until cancelled. wait: seconds to wait for an aggregator that does not answer. Raises
         ConfigError if it does not answer in time, or refuses this party."""
         servers = tuple(server for server in self.config.servers if not server.adder)
+        servers = servers or (Server(self.config.direct_address),)  # raises ConfigError: there is none
         advice = "check `aggregator` in this site's file"
         dialling = DialAttempts(servers, wait, self.log, advice)
         try:
@@ -308,9 +309,10 @@ class FeatureService(Service):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         config, model, limits = self.config, self.model, self.config.serve
-        if config.workers is not None:
+        if config.data is None or config.workers is not None:
             raise ConfigError(
-                "serve-workers", f"{config.file}: `fedboost serve` reads rows itself; remove [workers]"
+                "serve-rows",
+                f"{config.file}: `fedboost serve` reads rows itself; set `data` without [workers]",
             )
         shard = SiteRows(config, self.log).read(self.terms.changed(repeated_ids=False))
         self._file = self.store.folder / f"{model.id[:NAME_CHARS]}.tokens"

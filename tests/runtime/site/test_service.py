@@ -240,6 +240,26 @@ def test_charges_are_added_by_the_hour_and_hold_over_restarts(config):
     assert kept == [("client app", "m", 1, 9), ("ids", "m", 3, 6), ("ids", "other", 1, 3)]
 
 
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [("", "serve-rows"), ('data = "x.csv"\n[workers]\ndask = "local"', "serve-rows")],
+)
+def test_rows_that_a_service_cannot_read_are_an_error(tmp_path, trained, keys, more, code):
+    path = tmp_path / "telco.toml"
+    path.write_text(f'party = "telco"\naggregator = "127.0.0.1:1"\nstate = "{tmp_path}"\n{more}')
+    config, bundle = read_party(path, holds_rows=None), read_bundle(keys / "telco", "party")
+    with raised(ConfigError, code):
+        FeatureService(config, bundle, trained[0]["telco"], ServiceStore(config), Log())
+
+
+async def test_a_service_does_not_connect_to_adders(tmp_path, trained, keys):
+    path = tmp_path / "bank.toml"
+    path.write_text(f'party = "bank"\naggregator = "127.0.0.1:1"\nthrough = "eu"\nstate = "{tmp_path}"\n')
+    config, bundle = read_party(path, holds_rows=None), read_bundle(keys / "bank", "party")
+    with raised(ConfigError, "aggregator-only-adders"):
+        await LabelService(config, bundle, trained[0]["bank"], ServiceStore(config), Log()).run(1)
+
+
 def test_lists_are_limited_within_a_day(config, monkeypatch):
     store, now = ServiceStore(config), datetime(2026, 1, 1, 10, 59, tzinfo=UTC)
 
