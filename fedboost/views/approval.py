@@ -66,9 +66,11 @@ def queries_of(name: str) -> list[str]:
     return name.split(AND)
 
 
-_OF_EVALUATION = "MagnitudesQuery", "EvaluationQuery"
 OF_LABELS = frozenset(
-    {"RowsQuery", "StartQuery", "EndRoundQuery", "ResidualQuery", BY_PARTY, *_OF_EVALUATION}
+    {
+        *("RowsQuery", "StartQuery", "EndRoundQuery", "ResidualQuery", BY_PARTY),
+        *("MagnitudesQuery", "EvaluationQuery"),
+    }
 )
 OF_LABEL_HOLDER = frozenset({"PlacesQuery", "ReachQuery"})
 """Queries that a feature holder answers with zeros, because they are about labels or because the label holder
