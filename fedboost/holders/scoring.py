@@ -19,8 +19,6 @@ a limit."""
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -175,19 +173,15 @@ def _refusal(about: bytes, error: Refused) -> bytes:
 # ---- The feature holder: its token table, and its answers -----------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class TokenTable:
     """Rows of a feature holder by token.
 
     tokens: 16 bytes each, in the order of the rows; made_for: hash of everything that the table depends on:
     the ids in order, the feature holder's secret, and the commitment to the label holder's."""
 
-    tokens: npt.NDArray[np.bytes_] = field(repr=False)
-    made_for: bytes
-
-    @cached_property
-    def _order(self) -> Int64:
-        return np.argsort(self.tokens, kind="stable")
+    def __init__(self, tokens: npt.NDArray[np.bytes_], made_for: bytes) -> None:
+        self.tokens, self.made_for = tokens, made_for
+        self._order: Int64 = np.argsort(tokens, kind="stable")
 
     def find(self, products: bytes) -> Int64:
         """Return the row of each id, int64 [ids], or -1 if there is none. products: the ids' points,

@@ -155,7 +155,12 @@ class Peer:
     link: Link
     met: bool = False
     is_ready: bool = False
-    waiting: dict[bytes, asyncio.Future[bytes]] = field(default_factory=dict)
+    waiting: dict[bytes, asyncio.Future[bytes | Refused]] = field(default_factory=dict)
+
+    def answered(self, about: bytes, answer: bytes | Refused) -> None:
+        """End a request, unless it has ended. about: its number."""
+        if (future := self.waiting.pop(about, None)) is not None and not future.done():
+            future.set_result(answer)
 
 
 class Service:
@@ -240,9 +245,8 @@ class Service:
 
     def _leave(self, name: str) -> None:
         if (peer := self.peers.pop(name, None)) is not None:
-            for future in peer.waiting.values():
-                if not future.done():
-                    future.set_exception(Refused("score-party-gone", f"party {name} has disconnected"))
+            for about in [*peer.waiting]:
+                peer.answered(about, Refused("score-party-gone", f"party {name} has disconnected"))
             self.log.info("party gone", party=name)
 
     async def _hear(self, frame: LinkFrame) -> None:
@@ -400,12 +404,10 @@ class LabelService(Service):
                 )
                 if about == number(0):
                     raise error
-                if (future := peer.waiting.pop(about, None)) is not None and not future.done():
-                    future.set_exception(error)
+                peer.answered(about, error)
             case _:
                 about, bits = scoring.fields_of(content, scoring.ANSWER, 2, peer.name)
-                if (future := peer.waiting.pop(about, None)) is not None and not future.done():
-                    future.set_result(bits)
+                peer.answered(about, bits)
 
     async def score(
         self, table: pa.Table, client: str, reasons: bool
@@ -415,19 +417,15 @@ class LabelService(Service):
         exceeded, a party refuses, or it does not answer and partial scores are not allowed; ConfigError for
         rows that do not fit."""
         rows, points, of_row = await self.beside(partial(self._prepare, table, client))
-        asking = (self._ask(party, points) for party in self.partners)
-        answers = await asyncio.gather(*asking, return_exceptions=True)
+        answers = await asyncio.gather(*(self._ask(party, points) for party in self.partners))
         told: dict[str, bytes] = {}
         without = []
         for party, answer in zip(self.partners, answers, strict=True):
-            if isinstance(answer, bytes):
-                told[party] = answer
-                continue
-            away = isinstance(answer, Refused) and answer.code in AWAY
-            if not (away and self.config.serve.partial and party in self._missing):
-                raise answer
-            told[party] = self._missing[party]
-            without.append(party)
+            if isinstance(answer, Refused):
+                if not (answer.code in AWAY and self.config.serve.partial and party in self._missing):
+                    raise answer
+                without.append(party)
+            told[party] = self._missing[party] if isinstance(answer, Refused) else answer
         about = rows, of_row, told, without, reasons
         values, why = await self.beside(partial(self._scorer.score, *about))
         missing = {"without": ", ".join(without)} if without else {}
@@ -443,22 +441,21 @@ class LabelService(Service):
         self.store.charge(f"client {client}", self.model.id, most, int(of_row.max()) + 1)
         return rows, points, of_row
 
-    async def _ask(self, party: str, points: bytes) -> bytes:
-        """Return a party's leaf bits. Raises Refused if it is not connected, does not answer in time, or
+    async def _ask(self, party: str, points: bytes) -> bytes | Refused:
+        """Return a party's leaf bits; or an error if it is not connected, does not answer in time, or
         refuses."""
         peer = self.peers.get(party)
         if peer is None or not peer.is_ready:
-            raise Refused("score-party-away", f"party {party} is not connected, or not ready yet")
+            return Refused("score-party-away", f"party {party} is not connected, or not ready yet")
         about = number(next(self._numbers))
-        peer.waiting[about] = future = asyncio.get_running_loop().create_future()
+        peer.waiting[about] = future = asyncio.Future[bytes | Refused]()
         try:
             async with asyncio.timeout(self.config.serve.timeout):
                 await self.say(peer, scoring.message(scoring.ASK, about, points))
-                bits: bytes = await future
-                return bits
+                return await future
         except TimeoutError:
             limit = f"{self.config.serve.timeout:g} s"
-            raise Refused("score-party-late", f"party {party} did not answer within {limit}") from None
+            return Refused("score-party-late", f"party {party} did not answer within {limit}")
         finally:
             peer.waiting.pop(about, None)
 
