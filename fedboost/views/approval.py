@@ -407,7 +407,10 @@ def _of_predicted(terms: Terms, holder_does: str) -> list[Entry]:
         ("parties", f"{len(terms.parties)}: {listed(terms.parties)}"),
         ("columns held", _held(terms.columns.held)),
         ("rows", rows_of_blocks(terms)),
-        ("label holder", f"{holder_does}; {JOINTLY_TOLD}"),
+        (
+            "label holder",
+            f"{holder_does}; {JOINTLY_TOLD}",
+        ),
     ]
 
 
