@@ -121,18 +121,17 @@ def join(
             f"{config}: keys is {site.keys}, but the folder of party {site.party!r} must "
             f"be named {folder_name(site.party)}",
         )
-    _check_analysts([] if analyst is None else [analyst])
+    analysts = [] if analyst is None else [analyst]
+    _check_analysts(analysts)
     if analyst == site.party:
         raise ConfigError(
             "analyst-is-party",
             f"--analyst: {analyst!r} is the name of the party in {config}; an analyst needs another name",
         )
-    owners: dict[str, Role] = {site.party: "party", **({} if analyst is None else {analyst: "analyst"})}
+    owners: list[tuple[str, Role]] = [(site.party, "party"), *((name, "analyst") for name in analysts)]
     folder = site.keys.parent
-    beside = [folder / folder_name(name) for name in owners]
-    missing = [
-        line for name, role in owners.items() for line in _missing_keys(folder, config, name, role, beside)
-    ]
+    beside = [folder / folder_name(name) for name, _ in owners]
+    missing = [line for owner in owners for line in _missing_keys(folder, config, *owner, beside)]
     missing += _missing_terms(config, site, terms, analyst)
     for line in missing:
         print(f"missing: {line}")

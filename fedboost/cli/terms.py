@@ -382,11 +382,7 @@ def check(
             "option-missing",
             f"under {terms}, parties have different columns; add --party NAME with one of {known}",
         )
-    if site is not None and site.workers is not None:
-        site = site.model_copy(update={"read": site.read.model_copy(update=read.options.chosen)})
-        result = check_workers(site, agreed, label, exclude)
-    else:
-        result = _checked(table, site, read, label, agreed, exclude, holder)
+    result = _checked(table, site, read, label, agreed, exclude, holder)
     with unless_nobody_reads():
         show(json, result.lines, checked_table(result))
     if result.is_serious:
@@ -395,8 +391,6 @@ def check(
 
 def checked_site(site: PartyConfig, agreed: Terms) -> Checked:
     """Check the table of a site's configuration file against terms."""
-    if site.workers is not None:
-        return check_workers(site, agreed, None, [])
     return _checked(None, site, Reading(ReadOptions(), None, None), None, agreed, [], site.party)
 
 
@@ -409,15 +403,17 @@ def _checked(
     exclude: list[str],
     party: str,
 ) -> Checked:
-    """Check a table that this process reads: `table`, or the table in the site's configuration file."""
+    """Check a table: `table`, or the table in the site's configuration file."""
     if site is None:
         assert table is not None
         source: Path | str | Database = read.source(table)
         site_table = SiteTable(read_table(source, None, read.options), Names())
     else:
+        options = site.read.model_copy(update=read.options.chosen)
+        if site.workers is not None:
+            return check_workers(site.model_copy(update={"read": options}), agreed, label, exclude)
         assert site.data is not None
-        source = site.data
-        site_table = site_rows(site, site.read.model_copy(update=read.options.chosen))
+        source, site_table = site.data, site_rows(site, options)
     rows = site_table.under(None if agreed is None else agreed.columns.row_id)
     for name in exclude:
         column_of(dense_of(rows), name)

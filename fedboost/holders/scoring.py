@@ -13,22 +13,20 @@ Guarantees: margins equal those of the whole model, to the last bit. A request c
 holder receives no id, and no product that it could compare with ids of its own. With a token table and only
 one of the two secrets, an id cannot be found in it by guessing.
 Not guaranteed: the feature holder learns which of its people are scored, and when. The label holder may guess
-from leaf bits whether the feature holder has an id, so a request for one row is a look-up (`Meter`).
+from leaf bits whether the feature holder has an id, so a request for one row is a look-up.
 Raises: PeerError for messages that are not authentic, out of order or malformed; Refused for requests beyond
 a limit."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from fedboost.errors import PeerError, Refused
+from fedboost.errors import ConfigError, PeerError, Refused
 from fedboost.fixedpoint import Float32, Float64, Int64
 from fedboost.gbdt import reach
 from fedboost.gbdt.booster import Booster
@@ -38,8 +36,16 @@ from fedboost.holders.shard import RowIds, Shard
 from fedboost.privacy import packing
 from fedboost.privacy.identity import identify, verify
 from fedboost.privacy.packing import RandomBytes, number
-from fedboost.privacy.pairwise import derive
-from fedboost.privacy.points import POINT_BYTES, check_points, list_of, multiply, points_of, tokens_of
+from fedboost.privacy.pairwise import Handshake, derive
+from fedboost.privacy.points import (
+    POINT_BYTES,
+    TOKEN_WORDS,
+    check_points,
+    list_of,
+    multiply,
+    points_of,
+    tokens_of,
+)
 from fedboost.protocol.key_exchange import PARTY, Credentials
 from fedboost.terms.terms import Terms
 
@@ -50,6 +56,10 @@ from fedboost.terms.terms import Terms
 
 _DOMAIN = b"fedboost/1/score"
 _NONCE_BYTES = 12
+_PART_BYTES = 1 << 19
+"""Maximum number of bytes of a message that travel in one frame."""
+MAX_BYTES = 1 << 26
+"""Maximum number of bytes of a message."""
 
 
 class Link:
@@ -63,20 +73,19 @@ class Link:
     ) -> None:
         self.peer = peer
         self._me, self._asks, self._model, self._credentials = me, asks, model, credentials
-        self._secret = X25519PrivateKey.from_private_bytes(draw(32))
-        public, signer = self._secret.public_key().public_bytes_raw(), credentials.signer
+        self._handshake, signer = Handshake(draw), credentials.signer
+        public = self._handshake.public
         signature = signer.sign(_greeted(me, peer, model, public, signer.certificate))
         self.greeting = packing.pack(public, signer.certificate, signature)
         self._keys: tuple[AESGCM, AESGCM] | None = None
         self._sent = self._received = 0
-
-    def __repr__(self) -> str:
-        return f"Link({self._me!r}, {self.peer!r})"
+        self._parts = bytearray()
+        """The parts of a message whose last part has not arrived."""
 
     def meet(self, greeting: bytes) -> None:
         """Derive the keys from the other end's greeting. Raises PeerError if it is not the peer's."""
         credentials, fields = self._credentials, packing.unpack(greeting)
-        if len(fields) != 3 or len(fields[0]) != 32:
+        if len(fields) != 3:
             raise PeerError("greeting-invalid", f"the greeting of party {self.peer} is malformed")
         public, certificate, signature = fields
         known = identify(certificate, credentials.roots, credentials.clock(), credentials.denied)
@@ -86,22 +95,26 @@ class Link:
                 f"the greeting was signed by {known.role} {known.name}, not by party {self.peer}",
             )
         verify(known, _greeted(self.peer, self._me, self._model, public, certificate), signature)
-        try:
-            shared = self._secret.exchange(X25519PublicKey.from_public_bytes(public))
-        except ValueError:
-            raise PeerError("greeting-invalid", f"the key of party {self.peer} is invalid") from None
         both = [hashlib.sha256(one).digest() for one in (self.greeting, greeting)]
-        about = self._model, *(both if self._asks else reversed(both))
-        ways = [AESGCM(derive(shared, _DOMAIN + way, *about)) for way in (b"/ask", b"/answer")]
+        about = packing.pack(self._model, *(both if self._asks else reversed(both)))
+        (key,) = self._handshake.pair_keys(self._me, {self.peer: public}, about, [self.peer]).values()
+        ways = [AESGCM(derive(key, _DOMAIN + way)) for way in (b"/ask", b"/answer")]
         self._keys = (ways[0], ways[1]) if self._asks else (ways[1], ways[0])
 
-    def seal(self, content: bytes) -> bytes:
+    def seal(self, content: bytes) -> list[bytes]:
+        """Encrypt a message. Returns the frames to send."""
         assert self._keys is not None
-        self._sent += 1
-        return self._keys[0].encrypt(self._sent.to_bytes(_NONCE_BYTES), content, None)
+        frames = []
+        for begin in range(0, len(content), _PART_BYTES):
+            part, is_last = content[begin : begin + _PART_BYTES], begin + _PART_BYTES >= len(content)
+            self._sent += 1
+            nonce = self._sent.to_bytes(_NONCE_BYTES)
+            frames.append(self._keys[0].encrypt(nonce, bytes([is_last]) + part, None))
+        return frames
 
-    def open(self, sealed: bytes) -> bytes:
-        """Decrypt the next message. Raises PeerError if it is not the one that the peer sealed next."""
+    def open(self, sealed: bytes) -> bytes | None:
+        """Decrypt the next frame. Returns the message, or None if it has further parts. Raises PeerError if
+        the frame is not the one that the peer sealed next, or if the message is too long."""
         if self._keys is None:
             raise PeerError("greeting-missing", f"party {self.peer} sent a message before its greeting")
         try:
@@ -112,7 +125,13 @@ class Link:
                 f"a message of party {self.peer} was changed, repeated or left out on its way",
             ) from None
         self._received += 1  # only now: a false message must not take the place of one that is left out
-        return content
+        self._parts += content[1:]
+        if len(self._parts) > MAX_BYTES:
+            raise PeerError("link-long", f"party {self.peer} sent a message of over {MAX_BYTES} bytes")
+        if content[:1] != bytes([True]):
+            return None
+        whole, self._parts = bytes(self._parts), bytearray()
+        return whole
 
 
 def _greeted(sender: str, receiver: str, model: bytes, public: bytes, certificate: bytes) -> bytes:
@@ -133,6 +152,7 @@ def _greeted(sender: str, receiver: str, model: bytes, public: bytes, certificat
 HELLO, LIST, MULTIPLIED, READY, ASK, ANSWER, REFUSAL = b"HLMRAWF"
 MAX_POINTS = 8192
 """Maximum number of points in a message, a quarter of a megabyte."""
+TOKEN_BYTES = 4 * TOKEN_WORDS
 
 
 def message(kind: int, *fields: bytes) -> bytes:
@@ -153,151 +173,130 @@ def _refusal(about: bytes, error: Refused) -> bytes:
 # ---- The feature holder: its token table, and its answers -----------------------------------------------
 
 
-class Meter(Protocol):
-    """Counts what a feature holder answers."""
-
-    @property
-    def fewest(self) -> int:
-        """Minimum number of ids of a request that the feature holder has; 1 allows requests for single
-        rows."""
-
-    def charge(self, ids: int) -> None:
-        """Record that a request about so many ids is being answered, durably. Raises Refused if it exceeds a
-        limit."""
-
-    def list_ids(self) -> None:
-        """Record that a list of this party's ids is being sent. Raises Refused if it was sent too often."""
-
-
-class TokenTable(NamedTuple):
+class TokenTable:
     """Rows of a feature holder by token.
 
-    tokens: sorted, 16 bytes each; rows: number of the row of each token, int64; made_for: hash of everything
-    that the table depends on: the ids in order, the feature holder's secret, and the commitment to the label
-    holder's."""
+    tokens: 16 bytes each, in the order of the rows; made_for: hash of everything that the table depends on:
+    the ids in order, the feature holder's secret, and the commitment to the label holder's."""
 
-    tokens: npt.NDArray[np.bytes_]
-    rows: Int64
-    made_for: bytes
-
-    @classmethod
-    def of(cls, products: bytes, made_for: bytes) -> "TokenTable":
-        """Create the table from the points of all ids, in the order of the rows, multiplied by both
-        secrets."""
-        tokens = _as_keys(products)
-        order = np.argsort(tokens, kind="stable")
-        return cls(tokens[order], order, made_for)
+    def __init__(self, tokens: npt.NDArray[np.bytes_], made_for: bytes) -> None:
+        self.tokens, self.made_for = tokens, made_for
+        self._order: Int64 = np.argsort(tokens, kind="stable")
 
     def find(self, products: bytes) -> Int64:
         """Return the row of each id, int64 [ids], or -1 if there is none. products: the ids' points,
         multiplied by both secrets."""
         wanted = _as_keys(products)
-        places = np.minimum(np.searchsorted(self.tokens, wanted), self.tokens.size - 1)
-        return np.where(self.tokens[places] == wanted, self.rows[places], -1)
+        places = np.searchsorted(self.tokens, wanted, sorter=self._order)
+        rows = self._order[np.minimum(places, self.tokens.size - 1)]
+        return np.where(self.tokens[rows] == wanted, rows, -1)
 
 
 def _as_keys(points: bytes) -> npt.NDArray[np.bytes_]:
     """Return the token of each point as a 16-byte string, which numpy compares byte by byte."""
-    return np.ascontiguousarray(tokens_of(points)).view("S16").reshape(-1)
+    return np.ascontiguousarray(tokens_of(points)).view(f"S{TOKEN_BYTES}").reshape(-1)
 
 
-class FeatureEnd:
+class End:
+    """Base class of both ends of a link.
+
+    terms: terms under which the model was trained; name: name of this party; model: its part of the model;
+    id: the model's id; secret: its secret for this model, 32 bytes."""
+
+    def __init__(self, terms: Terms, name: str, model: Booster, id: bytes, secret: bytes) -> None:
+        (self._block,) = terms.blocks
+        self._model, self._context, self._threads = model, _DOMAIN + id, Threads(1)  # a request is short
+        self._scalar = derive(secret, _DOMAIN + b"/multiply")
+        self._decisions = decisions_of(terms, name, model)
+
+
+class FeatureEnd(End):
     """The feature holder's end of a link with the label holder.
 
     Args:
-        terms: terms under which the model was trained.
-        name: name of this party.
-        model: its part of the model; id: the model's id.
         rows: its rows, with ids.
-        secret: its secret for this model, 32 bytes.
-        meter: limits on what it answers.
-        threads: threads that compute leaf bits.
-        table: a table that was made earlier, which is used if it still applies.
+        fewest: minimum number of this party's ids in a request; 1 allows requests for single rows.
+        charge: records durably that a request about so many ids is being answered; raises Refused if it
+            exceeds a limit.
+        begin_list: records that a list of the ids is being sent; raises Refused if it was sent too often.
+        table: a token table that was made earlier, which is used if it still applies.
     """
 
     def __init__(
         self,
-        terms: Terms,
-        name: str,
-        model: Booster,
-        id: bytes,
+        *about: Any,
         rows: Shard,
-        secret: bytes,
-        meter: Meter,
-        threads: Threads,
+        fewest: int,
+        charge: Callable[[int], None],
+        begin_list: Callable[[], None],
         table: TokenTable | None = None,
     ) -> None:
+        super().__init__(*about)
         assert rows.ids is not None
         self.table = table
         """The token table, or None until it has been made."""
-        (block,) = terms.blocks
-        self._peer, self._ids, self._context, self._meter = block.label_holder, rows.ids, id, meter
-        self._scalar, self._threads = derive(secret, _DOMAIN + b"/multiply"), threads
-        self._decisions = decisions_of(terms, name, model)
-        self._values = rows.values()
-        self._listed = self._part = b""
-        """The list, and the part of it that the label holder multiplies now."""
-        self._products, self._made_for = bytearray(), b""
-        self._is_ready = False
+        self._peer, self._ids, self._values = self._block.label_holder, rows.ids, rows.values()
+        self._fewest, self._charge, self._begin_list = fewest, charge, begin_list
+        self._digest = hashlib.sha256(packing.pack(*self._ids)).digest()
+        self._made_for = self._listed = b""
+        self._products = bytearray()
+        """The points of the list that the label holder has multiplied."""
 
-    def take(self, content: bytes) -> Iterator[bytes]:
-        """Answer a message of the label holder. Raises PeerError if it is not due or malformed."""
+    def take(self, content: bytes) -> bytes:
+        """Return the answer to a message of the label holder. Raises PeerError if it is not due or
+        malformed."""
         if content[:1] == bytes([HELLO]):
-            yield from self._begin(*fields_of(content, HELLO, 1, self._peer))
-        elif not self._is_ready:
-            yield from self._complete(*fields_of(content, MULTIPLIED, 1, self._peer))
-        else:
-            yield self._answer(*fields_of(content, ASK, 2, self._peer))
+            return self._begin(*fields_of(content, HELLO, 1, self._peer))
+        if self.table is None or self.table.made_for != self._made_for:
+            return self._complete(*fields_of(content, MULTIPLIED, 1, self._peer))
+        return self._answer(self.table, *fields_of(content, ASK, 2, self._peer))
 
-    def _begin(self, commitment: bytes) -> Iterator[bytes]:
-        ids = hashlib.sha256(packing.pack(*self._ids)).digest()
-        self._made_for = derive(self._scalar, b"table", self._context, ids, commitment)
-        self._is_ready = self.table is not None and self.table.made_for == self._made_for
-        self._listed = self._part = b""
+    def _begin(self, commitment: bytes) -> bytes:
+        self._made_for, self._listed = derive(self._scalar, self._context, self._digest, commitment), b""
         self._products.clear()
-        if self._is_ready:
-            yield self._ready()
-            return
+        if self.table is not None and self.table.made_for == self._made_for:
+            return self._ready()
         try:
-            self._meter.list_ids()
+            self._begin_list()
         except Refused as error:
-            yield _refusal(number(0), error)
-            return
+            return _refusal(number(0), error)
         # Each point is listed twice, once multiplied by another secret, in a secret order. If the label
         # holder multiplied places by different numbers, it could later find rows by their place, without
         # their ids. It does not know which two places belong together.
-        points = multiply(points_of(self._ids, _DOMAIN + self._context), self._scalar)
+        points = multiply(points_of(self._ids, self._context), self._scalar)
         both = np.frombuffer(points + multiply(points, self._shadow), np.uint8).reshape(-1, POINT_BYTES)
         self._listed = both[self._order].tobytes()
-        yield self._next_part()
+        return self._next_part()
+
+    @property
+    def _part(self) -> bytes:
+        """The part of the list that the label holder multiplies now."""
+        return self._listed[len(self._products) :][: MAX_POINTS * POINT_BYTES]
 
     def _next_part(self) -> bytes:
         """Return the next part of the list. One part is on its way at a time, so that neither end has to read
         while it writes."""
-        self._part = self._listed[len(self._products) :][: MAX_POINTS * POINT_BYTES]
         return message(LIST, number(len(self._listed) // POINT_BYTES), self._part)
 
-    def _complete(self, part: bytes) -> Iterator[bytes]:
+    def _complete(self, part: bytes) -> bytes:
         if not part or len(part) != len(self._part):
             raise PeerError("points-count", f"party {self._peer} returned another number of points")
         self._products += part
         if len(self._products) < len(self._listed):
-            yield self._next_part()
-        else:
-            self._part = b""
-            listed, self._listed = np.frombuffer(bytes(self._products), f"V{POINT_BYTES}"), b""
-            check_points(listed.tobytes(), 2 * len(self._ids), self._peer)
-            both = np.empty_like(listed)
-            both[self._order] = listed
-            products, shadows = (half.tobytes() for half in np.split(both, 2))
-            if multiply(products, self._shadow) != shadows:
-                raise PeerError(
-                    "score-uneven-table",
-                    f"party {self._peer} multiplied the points of different ids by different numbers",
-                )
-            self.table, self._is_ready = TokenTable.of(products, self._made_for), True
-            self._products.clear()
-            yield self._ready()
+            return self._next_part()
+        listed, self._listed = np.frombuffer(bytes(self._products), f"V{POINT_BYTES}"), b""
+        self._products.clear()
+        check_points(listed.tobytes(), 2 * len(self._ids), self._peer)
+        both = np.empty_like(listed)
+        both[self._order] = listed
+        products, shadows = (half.tobytes() for half in np.split(both, 2))
+        if multiply(products, self._shadow) != shadows:
+            raise PeerError(
+                "score-uneven-table",
+                f"party {self._peer} multiplied the points of different ids by different numbers",
+            )
+        self.table = TokenTable(_as_keys(products), self._made_for)
+        return self._ready()
 
     @property
     def _shadow(self) -> bytes:
@@ -313,22 +312,21 @@ class FeatureEnd:
     def _ready(self) -> bytes:
         return message(READY, self._bits(np.array([-1])))
 
-    def _answer(self, about: bytes, points: bytes) -> bytes:
+    def _answer(self, table: TokenTable, about: bytes, points: bytes) -> bytes:
         """Return the leaf bits of the rows with these ids, in the order of the points."""
-        assert self.table is not None
         count = len(points) // POINT_BYTES
         check_points(points, count, self._peer)
         if not 0 < count <= MAX_POINTS or len(about) != len(number(0)):
             raise PeerError("points-count", f"party {self._peer} asks about {count} ids at once")
         try:
-            self._meter.charge(count)  # also what is refused below: whether it is refused tells something
-            rows = self.table.find(multiply(points, self._scalar))
-            known, fewest = int(np.count_nonzero(rows >= 0)), self._meter.fewest
-            if fewest > 1 and known < fewest:
+            self._charge(count)  # also what is refused below: whether it is refused tells something
+            rows = table.find(multiply(points, self._scalar))
+            known = np.unique(rows[rows >= 0]).size  # an id has several points with the same product
+            if self._fewest > 1 and known < self._fewest:
                 raise Refused(
                     "score-few-known",
-                    f"fewer than {fewest} ids of the request are known, but this party does not answer about "
-                    f"fewer",
+                    f"fewer than {self._fewest} ids of the request are known, but this party does not answer "
+                    f"about fewer",
                 )
         except Refused as error:
             return _refusal(about, error)
@@ -344,38 +342,19 @@ class FeatureEnd:
 # ---- The label holder: its requests, and the scores -----------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Scores:
-    """Scores of rows, in their order.
+class Scorer(End):
+    """Scores rows from the label holder's columns and the other parties' leaf bits.
 
-    Args:
-        margins: float64 [rows] or [outputs, rows].
-        values: probabilities, or predicted values of other objectives, float64 [rows] or [rows, outputs].
-        without: parties whose columns count as missing, because they did not answer.
-        reasons: contribution of each party to the margin (`reach.reasons`); None unless requested.
-    """
+    most_ids: maximum number of ids of a feature holder; begin_list: records that a party's list begins;
+    raises Refused if it lists its ids too often."""
 
-    margins: Float64 = field(repr=False)
-    values: Float64 = field(repr=False)
-    without: tuple[str, ...] = ()
-    reasons: Float64 | None = field(default=None, repr=False)
-
-
-class Scorer:
-    """Scores rows from the label holder's columns and the other parties' leaf bits. Arguments are as for
-    `FeatureEnd`."""
-
-    def __init__(
-        self, terms: Terms, model: Booster, id: bytes, secret: bytes, threads: Threads, most_ids: int
-    ) -> None:
-        """most_ids: maximum number of ids of a feature holder."""
-        (block,) = terms.blocks
-        self._decisions = decisions_of(terms, block.label_holder, model)
-        size = self._decisions.structure.size
-        self.others = tuple(party for party in block.feature_holders if size(party))
+    def __init__(self, *about: Any, most_ids: int, begin_list: Callable[[str], None]) -> None:
+        super().__init__(*about)
+        self._me, size = self._block.label_holder, self._decisions.structure.size
+        self.others = tuple(party for party in self._block.feature_holders if size(party))
         """Parties whose columns the model uses."""
-        self._model, self._threads, self._most, self._me = model, threads, most_ids, block.label_holder
-        self._scalar, self._context = derive(secret, _DOMAIN + b"/multiply"), _DOMAIN + id
+        self._most_asked = min(MAX_POINTS, MAX_BYTES // (1 + max(map(size, self.others), default=0)))
+        self._most_ids, self._begin_list = most_ids, begin_list
         self._hello = message(HELLO, derive(self._scalar, b"commitment"))
         self._left: dict[str, int] = {}
         """Party -> number of its points that are still due, once its list has begun; -1 before that."""
@@ -387,25 +366,33 @@ class Scorer:
 
     def multiplied(self, content: bytes, sender: str) -> bytes:
         """Return a part of a feature holder's list, multiplied by the secret. Raises PeerError if the list is
-        malformed, or has more ids than announced or allowed: a party could enter ids that it guessed."""
+        malformed, or has more ids than announced or allowed: a party could enter ids that it guessed. Raises
+        Refused if the party lists ids too often: it could enter others each time."""
         announced, part = fields_of(content, LIST, 2, sender)
         total, count, left = int.from_bytes(announced), len(part) // POINT_BYTES, self._left.get(sender, 0)
-        if len(announced) != len(number(0)) or total > 2 * self._most:  # two points for each id
+        if len(announced) != len(number(0)) or total > 2 * self._most_ids:  # two points for each id
             raise PeerError(
                 "score-many-ids",
-                f"party {sender} lists more than {self._most:,} ids, the limit of this site "
+                f"party {sender} lists more than {self._most_ids:,} ids, the limit of this site "
                 f"(max_foreign_ids)",
             )
-        left = (total if left < 0 else left) - count
-        if left < 0 or not 0 < count <= MAX_POINTS:
+        if left < 0:
+            self._begin_list(sender)
+            left = total
+        if not 0 < count <= min(left, MAX_POINTS):
             raise PeerError("points-count", f"party {sender} sent more points than it announced, or none")
-        self._left[sender] = left
+        self._left[sender] = left - count
         return message(MULTIPLIED, multiply(part, self._scalar, list_of(sender)))
 
     def question(self, ids: RowIds) -> tuple[bytes, Int64]:
-        """Return the points of distinct ids, and the place of each row's id among them, int64 [rows]."""
+        """Return the points of distinct ids, and the place of each row's id among them, int64 [rows]. Raises
+        ConfigError if there are too many for one answer."""
         places: dict[bytes, int] = {}
         of_row = np.array([places.setdefault(row_id, len(places)) for row_id in ids], np.int64)
+        if len(places) > self._most_asked:
+            raise ConfigError(
+                "score-many-rows", f"with this model, a request may have at most {self._most_asked} ids"
+            )
         return multiply(points_of([*places], self._context), self._scalar), of_row
 
     def score(
@@ -413,9 +400,9 @@ class Scorer:
         rows: Shard,
         of_row: Int64,
         told: Mapping[str, bytes],
-        without: Sequence[str] = (),
+        without: Collection[str] = (),
         reasons: bool = False,
-    ) -> Scores:
+    ) -> tuple[Float64, Float64 | None]:
         """Combine the leaf bits of all parties.
 
         Args:
@@ -426,24 +413,25 @@ class Scorer:
             without: parties that did not answer.
             reasons: True to also compute what each party contributes.
 
+        Returns:
+            Probabilities, or predicted values of other objectives, float64 [rows] or [rows, outputs]; and
+            `reach.reasons`, or None.
+
         Raises:
             PeerError: a party sent a wrong number of bytes.
         """
         structure = self._decisions.structure
         bits = {self._me: self._decisions.leaf_bits(rows.values(), self._threads).tobytes()}
-        ids = int(of_row.max()) + 1
         for party in self.others:
-            size = structure.size(party)
-            if len(told[party]) != size * (1 if party in without else ids):
+            ids, size = 1 if party in without else int(of_row.max()) + 1, structure.size(party)
+            if len(told[party]) != ids * size:
                 raise PeerError(
                     "leaf-bits-length",
                     f"party {party} sent {len(told[party])} bytes of leaf bits for {ids} ids",
                 )
-            by_id = np.frombuffer(told[party], np.uint8).reshape(-1, size)
-            places = np.zeros_like(of_row) if party in without else of_row
-            bits[party] = by_id[places].tobytes()
+            by_id = np.frombuffer(told[party], np.uint8).reshape(ids, size)
+            bits[party] = by_id[np.minimum(of_row, ids - 1)].tobytes()
         leaves = reach.joined(structure, bits, rows.rows, self._threads)
-        margins = reach.margins(self._model, leaves, rows.base_margin)
+        values = self._model.loss.predict(reach.margins(self._model, leaves, rows.base_margin))
         about = self._model, structure, bits, rows.rows, rows.base_margin, self._threads
-        why = reach.reasons(*about) if reasons else None
-        return Scores(margins, self._model.loss.predict(margins), tuple(without), why)
+        return values, reach.reasons(*about) if reasons else None

@@ -6,7 +6,6 @@ from os import urandom
 from predictions import FEWEST, MODEL, models_of, tables_of, terms_for
 
 from fedboost.errors import Refused
-from fedboost.gbdt.threads import Threads
 from fedboost.holders import scoring
 from fedboost.holders.scoring import FeatureEnd, Link, Scorer
 from fedboost.privacy.identity import in_memory
@@ -17,7 +16,6 @@ from fedboost.runtime.data.table import as_table
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ID = bytes.fromhex(MODEL)
-THREADS = Threads(1)
 
 
 class Counted:
@@ -31,10 +29,17 @@ class Counted:
             raise Refused("score-limit", f"more than {self.most} ids")
         self.charged.append(ids)
 
-    def list_ids(self):
+    def begin_list(self):
         if not self.lists:
             raise Refused("score-many-lists", "the list was sent too often")
         self.lists -= 1
+
+
+def carried(sender, receiver, content):
+    """A message that travels over a link, in frames."""
+    *early, whole = [receiver.open(frame) for frame in sender.seal(content)]
+    assert not any(early)
+    return whole
 
 
 class Scoring:
@@ -48,9 +53,14 @@ class Scoring:
         self.signers, self.roots = in_memory(names, NOW)
         self.secrets = {name: bytes([place + 1]) * 32 for place, name in enumerate(names)}
         self.meters = {name: Counted(**meter) for name in names[1:]}
-        self.scorer = Scorer(self.terms, self.models["bank"], ID, self.secrets["bank"], THREADS, most_ids)
+        self.lists, self.most_ids = [], most_ids
+        self.scorer = self.scorer_with(self.secrets["bank"])
         self.down = lambda party, content: content
         self.ends, self.links, self.ready, self.told = {}, {}, {}, []
+
+    def scorer_with(self, secret):
+        about = self.terms, "bank", self.models["bank"], ID, secret
+        return Scorer(*about, most_ids=self.most_ids, begin_list=self.lists.append)
 
     def credentials(self, name):
         return Credentials(self.signers[name], self.roots, (), lambda: NOW)
@@ -65,34 +75,25 @@ class Scoring:
 
     def end(self, party, table=None):
         rows = to_shard(as_table(self.tables[party]), self.terms, party)
-        about = (
-            self.terms,
-            party,
-            self.models[party],
-            ID,
-            rows,
-            self.secrets[party],
-            self.meters[party],
-            THREADS,
-        )
-        return FeatureEnd(*about, table)
+        meter, about = self.meters[party], (self.terms, party, self.models[party], ID, self.secrets[party])
+        limits = {"fewest": meter.fewest, "charge": meter.charge, "begin_list": meter.begin_list}
+        return FeatureEnd(*about, rows=rows, table=table, **limits)
 
     def say(self, party, content):
-        """Tell a feature holder something: what it sends back."""
+        """Tell a feature holder something: what it answers."""
         ours, theirs = self.links[party]
-        heard = theirs.open(ours.seal(self.down(party, content)))
-        back = [ours.open(theirs.seal(answer)) for answer in self.ends[party].take(heard)]
-        self.told += [(party, content), *((party, answer) for answer in back)]
+        back = carried(theirs, ours, self.ends[party].take(carried(ours, theirs, self.down(party, content))))
+        self.told += [(party, content), (party, back)]
         return back
 
     def begin(self, party, table=None):
         """Greet a party, and make its table if need be."""
         self.links[party], self.ends[party] = self.linked(party), self.end(party, table)
         back = self.say(party, self.scorer.hello(party))
-        while back and back[0][0] == scoring.LIST:
-            back = [said for part in back for said in self.say(party, self.scorer.multiplied(part, party))]
-        if back and back[0][0] == scoring.READY:
-            (self.ready[party],) = scoring.fields_of(back[0], scoring.READY, 1, party)
+        while back[0] == scoring.LIST:
+            back = self.say(party, self.scorer.multiplied(back, party))
+        if back[0] == scoring.READY:
+            (self.ready[party],) = scoring.fields_of(back, scoring.READY, 1, party)
         return back
 
     def begin_all(self):
@@ -111,11 +112,11 @@ class Scoring:
         for party in self.scorer.others:
             if party not in without:
                 told[party] = self.ask(party, points)
-        return self.scorer.score(rows, of_row, told, without)
+        return self.scorer.score(rows, of_row, told, without)[0]
 
     def ask(self, party, points, about=1):
         """The leaf bits of a party; raises what it refuses with."""
-        (answer,) = self.say(party, scoring.message(scoring.ASK, number(about), points))
+        answer = self.say(party, scoring.message(scoring.ASK, number(about), points))
         if answer[0] == scoring.REFUSAL:
             _, code, sentence = scoring.fields_of(answer, scoring.REFUSAL, 3, party)
             raise Refused(code.decode(), sentence.decode())

@@ -307,7 +307,7 @@ class Admission:
         return data
 
     async def admit_party(
-        self, context: Any, peer: Peer, here: Container[str], number: int, most: int
+        self, context: Any, peer: Peer, here: Container[str] = (), number: int = 0, most: int = 1
     ) -> str:
         """Return the name of a party that may attend, and refuse the call otherwise. here: the names that are
         connected; number, most: how many parties call this server directly, and how many may."""
@@ -441,10 +441,7 @@ class Links:
     """Maps model -> party -> frames to it."""
 
     async def serve(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
-        try:
-            name = self._admission.party_name(context)
-        except FedboostError as error:
-            await self._admission.refuse("link refused", error, context, peer)
+        name = await self._admission.admit_party(context, peer)
         outgoing, model = Outgoing.of_this_call(), b""
         fault: FedboostError | None = None
         try:

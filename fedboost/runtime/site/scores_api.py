@@ -6,13 +6,14 @@ Raises: ConfigError for an address that cannot be used, and for missing tokens o
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 import pyarrow as pa
 from pydantic import Field, JsonValue, ValidationError
 
-from fedboost.errors import ConfigError, FedboostError, Refused, quoted
+from fedboost.errors import ConfigError, FedboostError, Refused, SchemaMismatch, quoted
 from fedboost.holders.scoring import MAX_POINTS
 from fedboost.runtime.aggregator.limits import Refusals
 from fedboost.runtime.config import is_loopback
@@ -35,9 +36,26 @@ class Question(Frozen):
     reasons: bool = False
 
 
-def table_of(question: Question, columns: tuple[str, ...]) -> pa.Table:
-    """Return the rows of a request as a table. Raises ConfigError for unknown columns, and for values that
-    are not numbers or text."""
+class Answer(Frozen):
+    """Body of a response: scores in the order of the rows, and parties that did not answer. With `reasons`,
+    it also has what each of the parties contributes."""
+
+    model: str
+    scores: list[JsonValue]
+    without: list[str]
+    parties: list[str] | None = None
+    reasons: list[JsonValue] | None = None
+
+
+def read(body: bytes, columns: tuple[str, ...]) -> tuple[Question, pa.Table]:
+    """Return a request and its rows as a table. Raises Refusal for a body that is not a request, and
+    ConfigError for unknown columns and values that are not numbers or text."""
+    try:
+        question = Question.model_validate_json(body)
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, fault["loc"])) or "the body"
+        raise Refusal(HTTPStatus.BAD_REQUEST, quoted(f"{where}: {fault['msg']}")) from None
     for place, row in enumerate(question.rows):
         if unknown := [name for name in row if name not in columns]:
             known = ", ".join(columns)
@@ -48,46 +66,35 @@ def table_of(question: Question, columns: tuple[str, ...]) -> pa.Table:
             if isinstance(value, list | dict):
                 raise ConfigError("score-value", f"rows[{place}].{name}: a value must be a number or text")
     try:
-        return pa.table({name: [row.get(name) for row in question.rows] for name in columns})
+        return question, pa.table({name: [row.get(name) for row in question.rows] for name in columns})
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         raise ConfigError(
             "score-value", "the values of a column must all be numbers, or all be text"
         ) from None
 
 
+def status_of(error: FedboostError) -> HTTPStatus:
+    if error.code in AWAY:
+        return HTTPStatus.SERVICE_UNAVAILABLE
+    if isinstance(error, ConfigError | SchemaMismatch):
+        return HTTPStatus.BAD_REQUEST
+    return HTTPStatus.FORBIDDEN if isinstance(error, Refused) else HTTPStatus.BAD_GATEWAY
+
+
 def openapi(columns: tuple[str, ...], model: str) -> Mapping[str, Any]:
     """Return the description of the API in OpenAPI 3.1."""
-    row = {"type": "object", "properties": {name: {"type": ["number", "string", "null"]} for name in columns}}
-    numbers = {"type": "array", "items": {}}
-    answer = {
-        "type": "object",
-        "required": ["model", "scores", "without"],
-        "properties": {
-            "model": {"type": "string"},
-            "scores": numbers,
-            "reasons": numbers,
-            "without": {"type": "array", "items": {"type": "string"}},
-        },
-    }
-    failed = {"description": "An error", "content": {"application/json": {"schema": {"type": "object"}}}}
-    body = {
-        "type": "object",
-        "required": ["rows"],
-        "properties": {
-            "rows": {"type": "array", "items": row, "minItems": 1, "maxItems": MAX_POINTS},
-            "reasons": {"type": "boolean"},
-        },
-    }
-    good = {"description": "Scores, in the order of the rows"}
+    body = Question.model_json_schema()
+    values = {name: {"type": ["number", "string", "null"]} for name in columns}
+    body["properties"]["rows"]["items"] = {"type": "object", "properties": values}
+    good, failed = ({"description": text} for text in ("Success", 'An error: {"error": "one sentence"}'))
+    errors = dict.fromkeys(("400", "401", "403", "413", "429", "502", "503"), failed)
+    answer = {"application/json": {"schema": Answer.model_json_schema()}}
     post = {
         "summary": "Score rows",
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
-        "responses": {
-            "200": {**good, "content": {"application/json": {"schema": answer}}},
-            **dict.fromkeys(("400", "401", "403", "413", "422", "429", "503"), failed),
-        },
+        "responses": {"200": {**good, "content": answer}, **errors},
     }
-    get = {"summary": "Which parties answer", "responses": {"200": {"description": "Ready"}, "401": failed}}
+    get = {"summary": "Which parties answer", "responses": {"200": good, "401": failed}}
     return {
         "openapi": "3.1.0",
         "info": {"title": "fedboost scores", "version": model[:NAME_CHARS]},
@@ -103,37 +110,29 @@ def scores_app(config: PartyConfig, service: LabelService, log: Any) -> Any:
     own, file = config.serve, config.file
     if own.listen is None or own.tokens is None:
         raise ConfigError("serve-address-missing", f"{file}: set `listen` and `tokens` in [serve]")
-    local = is_loopback(own.listen)
-    if not local and (own.certificate is None or own.key is None):
+    local, pair = is_loopback(own.listen), None
+    if own.certificate is not None and own.key is not None:
+        pair = own.certificate, own.key
+    if not local and pair is None:
         raise ConfigError(
             "serve-no-tls",
             f"{file}: serve.listen is {own.listen}, which is not a loopback address, so `certificate` and "
             f"`key` of [serve] must be set",
         )
-    pair = None if own.certificate is None or own.key is None else (own.certificate, own.key)
-    statuses = dict.fromkeys(AWAY, HTTPStatus.SERVICE_UNAVAILABLE)
-    statuses["score-limit"] = HTTPStatus.FORBIDDEN
 
     async def scores(call: Call) -> bytes:
+        body = await call.request.body()
         try:
-            question = Question.model_validate_json(await call.request.body())
-        except ValidationError as error:
-            fault = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(map(str, fault["loc"])) or "the body"
-            raise Refusal(HTTPStatus.BAD_REQUEST, quoted(f"{where}: {fault['msg']}")) from None
-        try:
-            table = table_of(question, service.columns)
-            done = await service.score(table, call.caller.name, question.reasons)
+            question, table = await service.beside(partial(read, body, service.columns))
+            asked = table, call.caller.name, question.reasons
+            values, reasons, without = await service.score(*asked)
         except FedboostError as error:
-            status = statuses.get(error.code, HTTPStatus.BAD_REQUEST)
-            if isinstance(error, Refused) and status == HTTPStatus.BAD_REQUEST:
-                status = HTTPStatus.FORBIDDEN if error.code != "table-misfit" else status
-            raise Refusal(status, quoted(f"{error.code}: {error.detail or error.public}")) from None
-        out = {"model": service.model.id, "scores": done.values.tolist(), "without": list(done.without)}
-        if done.reasons is not None:
-            out["parties"] = [*service.terms.parties, "bias"]
-            out["reasons"] = done.reasons.tolist()
-        return json.dumps(out).encode()
+            reason = quoted(f"{error.code}: {error.detail or error.public}")
+            raise Refusal(status_of(error), reason) from None
+        answer: dict[str, Any] = {"model": service.model.id, "scores": values.tolist(), "without": without}
+        if reasons is not None:
+            answer |= {"parties": [*service.terms.parties, "bias"], "reasons": reasons.tolist()}
+        return Answer(**answer).model_dump_json(exclude_none=True).encode()
 
     async def health(call: Call) -> bytes:
         parties = service.ready

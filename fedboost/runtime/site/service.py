@@ -15,12 +15,12 @@ import contextlib
 import itertools
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,10 @@ import grpc
 import numpy as np
 import pyarrow as pa
 
-from fedboost.errors import ConfigError, PeerError, Refused, quoted
-from fedboost.fixedpoint import Int64
-from fedboost.gbdt.threads import Threads
+from fedboost.errors import ConfigError, DurabilityError, PeerError, Refused, quoted
+from fedboost.fixedpoint import Float64, Int64
 from fedboost.holders import scoring
-from fedboost.holders.scoring import FeatureEnd, Link, Scorer, Scores, TokenTable
+from fedboost.holders.scoring import FeatureEnd, Link, Scorer, TokenTable
 from fedboost.holders.shard import Shard
 from fedboost.privacy.packing import number
 from fedboost.protocol.key_exchange import Credentials
@@ -40,33 +39,39 @@ from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table
 from fedboost.runtime.files import file_errors, write_atomically
 from fedboost.runtime.net import channel
-from fedboost.runtime.net.channel import DialAttempts
-from fedboost.runtime.net.keys import Bundle
+from fedboost.runtime.net.channel import DialAttempts, Server
+from fedboost.runtime.net.keys import Bundle, read_again
 from fedboost.runtime.signed_model import PartyModel, terms_to_predict
 from fedboost.runtime.site.backup import memory_path
-from fedboost.runtime.site.config import PartyConfig, ServeConfig
+from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.models import NAME_CHARS, PartFolder
 from fedboost.runtime.site.rows import SiteRows
 from fedboost.runtime.site.store import OWNER_ALONE, make_folder
 from fedboost.terms.terms import Terms
 from fedboost.wire.messages import LinkFrame, decode_link, encode_link
 
-# ---- What a service remembers: secrets, charges and requests --------------------------------------------
+# ---- What a service remembers: secrets, and charges by the hour -----------------------------------------
 # Guarantees: a charge is in the file before the answer is computed. One process uses the file at a time.
 
+IDS = "ids"
+"""Name to which a feature holder charges all ids about which it answers."""
+DIGEST_BYTES = 32
 LISTS_A_DAY = 10
 """Maximum number of times per day that a site sends the list of its ids, blinded, or takes another's."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS secrets (model TEXT PRIMARY KEY, secret BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS totals (name TEXT PRIMARY KEY, ids INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS requests (time TEXT NOT NULL, kind TEXT NOT NULL, model TEXT NOT NULL,
-    who TEXT NOT NULL, ids INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS charges (name TEXT, hour TEXT, model TEXT, requests INTEGER NOT NULL,
+    ids INTEGER NOT NULL, PRIMARY KEY (name, hour, model)) WITHOUT ROWID;
+"""
+_CHARGE = """
+INSERT INTO charges VALUES (?, ?, ?, 1, ?)
+    ON CONFLICT DO UPDATE SET requests = requests + 1, ids = ids + excluded.ids
 """
 
 
 class ServiceStore:
     """The store of a site's scoring service, in the site's state folder. Raises ConfigError if it cannot be
-    used, or if another process uses it."""
+    used, or if another process uses it; DurabilityError if a charge cannot be written."""
 
     def __init__(self, config: PartyConfig) -> None:
         self.folder = memory_path(config).parent / "serve"
@@ -81,13 +86,16 @@ class ServiceStore:
             self._file.execute("PRAGMA journal_mode = WAL")
             self._file.execute("PRAGMA synchronous = NORMAL")
             self._file.executescript(_SCHEMA)
-            self._file.execute("UPDATE totals SET ids = ids WHERE name = ''")  # takes the lock, for good
+            self._file.execute("UPDATE charges SET ids = ids WHERE name = ''")  # takes the lock, for good
+            totals = self._file.execute("SELECT name, sum(ids) FROM charges GROUP BY name").fetchall()
         except sqlite3.OperationalError as error:
             raise ConfigError(
                 "serve-in-use", f"{path}: another `fedboost serve` of this site uses this file ({error})"
             ) from None
         except sqlite3.DatabaseError as error:
             raise ConfigError("serve-store-damaged", f"{path} is damaged: {error}") from None
+        self.totals = Counter[str](dict(totals))
+        """Maps a name to the number of ids that were charged to it."""
 
     def close(self) -> None:
         self._file.close()
@@ -98,149 +106,131 @@ class ServiceStore:
         ((secret,),) = self._file.execute("SELECT secret FROM secrets WHERE model = ?", (model,))
         return bytes(secret)
 
-    def charge(self, name: str, ids: int, most: int, about: tuple[str, str, str]) -> None:
-        """Add ids to the total of this name, and record the request. Raises Refused if the total would exceed
-        `most`. about: kind of request, model, and who asked."""
-        kind, model, who = about
-        with self._transaction():
-            total = self.total(name) + ids
-            if total > most:
-                raise Refused(
-                    "score-limit",
-                    f"{who} has asked about {total - ids} row ids; {ids} more exceed the limit of {most}",
-                )
-            self._file.execute("INSERT OR REPLACE INTO totals VALUES (?, ?)", (name, total))
-            now = datetime.now(UTC).isoformat(timespec="seconds")
-            self._file.execute("INSERT INTO requests VALUES (?, ?, ?, ?, ?)", (now, kind, model, who, ids))
+    def charge(self, name: str, model: str, most: int, ids: int) -> None:
+        """Record a request about ids, and add them to the total of this name. Raises Refused if the total
+        would exceed `most`."""
+        before = self.totals[name]
+        if before + ids > most:
+            raise Refused(
+                "score-limit",
+                f"there were requests about {before} row ids; {ids} more exceed the limit of {most}",
+            )
+        try:
+            self._file.execute(_CHARGE, (name, _hour(), model, ids))
+        except sqlite3.Error as error:
+            raise DurabilityError(f"cannot write to {self.folder}: {error}") from None
+        self.totals[name] += ids
 
-    def total(self, name: str) -> int:
-        """Return the number of ids charged to this name."""
-        row = self._file.execute("SELECT ids FROM totals WHERE name = ?", (name,)).fetchone()
-        return 0 if row is None else int(row[0])
-
-    def begin_list(self, kind: str, model: str, who: str) -> None:
-        """Record that a list of ids begins. Raises Refused if there were too many of this kind in the last
+    def begin_list(self, name: str, model: str) -> None:
+        """Record that a list of ids begins. Raises Refused if there were too many of this name in the last
         day."""
-        since = (datetime.now(UTC) - timedelta(days=1)).isoformat(timespec="seconds")
-        query = "SELECT count(*) FROM requests WHERE kind = ? AND time > ?"
-        if self._file.execute(query, (kind, since)).fetchone()[0] >= LISTS_A_DAY:
+        query = "SELECT sum(requests) FROM charges WHERE name = ? AND hour >= ?"
+        ((before,),) = self._file.execute(query, (name, _hour(ago=timedelta(days=1))))
+        if (before or 0) >= LISTS_A_DAY:
             raise Refused(
                 "score-many-lists",
                 f"this site sends or takes a list of ids at most {LISTS_A_DAY} times a day",
             )
-        self.charge(kind, 0, 0, (kind, model, who))
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._file.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self._file.execute("ROLLBACK")
-            raise
-        self._file.execute("COMMIT")
+        self.charge(name, model, 0, 0)
 
 
-@dataclass(frozen=True)
-class SiteMeter:
-    """Limits on what a feature holder answers, in its store."""
-
-    _store: ServiceStore
-    _config: ServeConfig
-    _model: str
-    _peer: str
-
-    @property
-    def fewest(self) -> int:
-        return self._config.min_known_ids
-
-    def charge(self, ids: int) -> None:
-        self._store.charge("", ids, self._config.max_ids, ("ids", self._model, self._peer))
-
-    def list_ids(self) -> None:
-        self._store.begin_list("list", self._model, self._peer)
+def _hour(ago: timedelta = timedelta()) -> str:
+    return f"{datetime.now(UTC) - ago:%Y-%m-%dT%H}"
 
 
 # ---- The connection to the aggregator, and the links over it --------------------------------------------
 
+UNSENT = 8
+"""Maximum number of messages that wait to be written. Beyond that, their senders wait."""
+
 
 @dataclass(eq=False)
 class Peer:
-    """Another party of the model that is connected. met: True once it has greeted."""
+    """Another party of the model that is connected.
+
+    met: True once it has greeted; is_ready: True once it answers the label holder; waiting: requests that it
+    has not answered."""
 
     name: str
     link: Link
     met: bool = False
+    is_ready: bool = False
+    waiting: dict[bytes, asyncio.Future[bytes | Refused]] = field(default_factory=dict)
+
+    def answered(self, about: bytes, answer: bytes | Refused) -> None:
+        """End a request, unless it has ended. about: its number."""
+        if (future := self.waiting.pop(about, None)) is not None and not future.done():
+            future.set_result(answer)
 
 
 class Service:
     """Base class of both ends: keeps a connection to the aggregator, greets the other parties, and takes
-    their messages in order. Subclasses define `take` and `left`."""
+    their messages in order. Subclasses define `take`."""
 
     def __init__(
-        self, config: PartyConfig, bundle: Bundle | None, model: PartyModel, store: ServiceStore, log: Any
+        self, config: PartyConfig, bundle: Bundle, model: PartyModel, store: ServiceStore, log: Any
     ) -> None:
-        if bundle is None:
-            raise ConfigError(
-                "serve-keys-missing", f"{config.file}: a scoring service needs keys; add `keys` to this file"
-            )
         self.config, self.model, self.store = config, model, store
         self.terms: Terms = terms_to_predict(model, 1, 1).changed(repeated_ids=True)
         self.log = log.bind(model=model.id[:NAME_CHARS])
         self.id = bytes.fromhex(model.id)
         self._bundle = bundle
-        (self.block,) = model.terms.blocks
-        self.threads = Threads(1)  # a request is short, and the worker is one thread
+        (block,) = model.terms.blocks
+        self.partners: tuple[str, ...] = (block.label_holder,)
+        """Parties that this one exchanges messages with."""
+        self.about = self.terms, config.party, model.booster, self.id, store.secret(model.id)
         self.worker = ThreadPoolExecutor(1, "score")
         """Computes one thing after the other, beside the event loop."""
         self.peers: dict[str, Peer] = {}
-        self._call: Any = None
-        self._writing = asyncio.Lock()
+        self._unsent = asyncio.Queue[tuple[Peer, bytes | None]]()
+        """Messages to write; None stands for the greeting."""
+        self._attended = False
+        """Whether an aggregator has admitted this party."""
 
     async def take(self, peer: Peer, content: bytes) -> None:
         """Handle a message of a party."""
         raise NotImplementedError
 
-    def left(self, peer: Peer) -> None:
-        """A party is no longer connected."""
-
-    def met(self, peer: Peer) -> bytes | None:
-        """A party has greeted. Returns the first message to it, if any."""
-        return None
+    async def met(self, peer: Peer) -> None:
+        """Handle that a party has greeted."""
 
     async def run(self, wait: float) -> None:
         """Serve until cancelled. wait: seconds to wait for an aggregator that does not answer. Raises
         ConfigError if it does not answer in time, or refuses this party."""
         servers = tuple(server for server in self.config.servers if not server.adder)
+        servers = servers or (Server(self.config.direct_address),)  # raises ConfigError: there is none
         advice = "check `aggregator` in this site's file"
-        dialling, attended = DialAttempts(servers, wait, self.log, advice), False
+        dialling = DialAttempts(servers, wait, self.log, advice)
         try:
             while True:
+                if self._attended:
+                    self._bundle = read_again(self._bundle)
                 server, began = dialling.server, asyncio.get_running_loop().time()
                 async with channel.dial(server.address, self._bundle) as opened:
-                    if not await dialling.reached(opened, self._bundle, attended):
+                    if not await dialling.reached(opened, self._bundle, self._attended):
                         continue
-                    attended |= await self._attend(opened, str(server), attended)
+                    await self._attend(opened, str(server))
                 dialling.lost(asyncio.get_running_loop().time() - began)
                 await asyncio.sleep(1.0)
         finally:
             self.worker.shutdown(wait=False, cancel_futures=True)
 
-    async def _attend(self, opened: Any, server: str, attended: bool) -> bool:
-        """Take frames until the connection is lost. Returns True if the aggregator admitted this party."""
+    async def _attend(self, opened: Any, server: str) -> None:
+        """Take frames until the connection is lost."""
         metadata = ((channel.PARTY_KEY, self.config.party.encode()), *channel.VERSIONS)
-        self._call = call = opened.stream_stream(channel.LINK)(metadata=metadata)
-        admitted = False
+        call = opened.stream_stream(channel.LINK)(metadata=metadata)
+        self._unsent = asyncio.Queue(UNSENT)
+        writer = asyncio.create_task(self._write(call))
         try:
             await call.write(encode_link(LinkFrame("", self.id)))
             await call.initial_metadata()
-            admitted = True
+            self._attended = True
             self.log.info("scoring service is connected", aggregator=server)
             async for data in call:
                 await self._hear(decode_link(data))
         except grpc.aio.AioRpcError as error:
             lost = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
-            if not lost and not (attended or admitted):
+            if not lost and not self._attended:
                 raise channel.explained(error, server) from None
             self.log.info("connection lost", code=error.code().name, details=quoted(error.details() or ""))
         except PeerError as error:  # the next connection begins anew, with other keys
@@ -249,56 +239,65 @@ class Service:
         except asyncio.InvalidStateError:
             pass  # the aggregator closed the stream while a frame was being written
         finally:
+            writer.cancel()
             for name in [*self.peers]:
                 self._leave(name)
-        return admitted
 
     def _leave(self, name: str) -> None:
-        peer = self.peers.pop(name, None)
-        if peer is not None:
-            self.left(peer)
+        if (peer := self.peers.pop(name, None)) is not None:
+            for about in [*peer.waiting]:
+                peer.answered(about, Refused("score-party-gone", f"party {name} has disconnected"))
             self.log.info("party gone", party=name)
 
     async def _hear(self, frame: LinkFrame) -> None:
-        if frame.party not in self.block.parties or not self._concerns(frame.party):
+        peer = self.peers.get(frame.party)
+        if frame.party not in self.partners:
             return
         if frame.gone:
             self._leave(frame.party)
-            return
-        if not frame.content:  # it has connected
+        elif not frame.content:  # it has connected
             self._leave(frame.party)
-            asks = self.config.party == self.block.label_holder
+            asks = self.config.party == self.model.terms.vertical.label_holder
             trust = self._bundle.roots, self._bundle.denied, lambda: datetime.now(UTC)
             about = self.config.party, frame.party, asks, self.id
             link = Link(*about, Credentials(self._bundle.signer, *trust), os.urandom)
-            self.peers[frame.party] = Peer(frame.party, link)
-            await self._write(frame.party, link.greeting)
-            return
-        peer = self.peers.get(frame.party)
-        if peer is None:
-            return
+            self.peers[frame.party] = peer = Peer(frame.party, link)
+            await self._unsent.put((peer, None))
+        elif peer is not None:
+            try:
+                await self._handle(peer, frame.content)
+            except (PeerError, Refused) as error:
+                if isinstance(error, PeerError):
+                    if len(self.partners) == 1:
+                        raise
+                    await self._unsent.put((peer, None))  # the party cannot open it, and connects anew
+                self.log.warning("a party is left out", party=peer.name, code=error.code, reason=str(error))
+                self._leave(peer.name)
+
+    async def _handle(self, peer: Peer, content: bytes) -> None:
         if not peer.met:
-            peer.link.meet(frame.content)
+            peer.link.meet(content)
             peer.met = True
             self.log.info("party here", party=peer.name)
-            if (first := self.met(peer)) is not None:
-                await self.say(peer, first)
-            return
-        await self.take(peer, peer.link.open(frame.content))
-
-    def _concerns(self, party: str) -> bool:
-        """Return whether this site exchanges messages with the party: one of them is the label holder."""
-        return self.block.label_holder in (self.config.party, party) and party != self.config.party
+            await self.met(peer)
+        elif (whole := peer.link.open(content)) is not None:
+            await self.take(peer, whole)
 
     async def say(self, peer: Peer, content: bytes) -> None:
-        """Send a party a message. Messages are sealed in the order in which they are written."""
-        async with self._writing:
-            if self.peers.get(peer.name) is peer:
-                await self._call.write(encode_link(LinkFrame(peer.name, peer.link.seal(content))))
+        """Send a party a message."""
+        await self._unsent.put((peer, content))
 
-    async def _write(self, party: str, content: bytes) -> None:
-        async with self._writing:
-            await self._call.write(encode_link(LinkFrame(party, content)))
+    async def _write(self, call: Any) -> None:
+        """Write messages until cancelled; once the connection is lost, drop them. This is a task of its own,
+        because gRPC ends a call if a task that writes is cancelled."""
+        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
+            while True:
+                peer, content = await self._unsent.get()
+                for data in [peer.link.greeting] if content is None else peer.link.seal(content):
+                    if content is None or self.peers.get(peer.name) is peer:
+                        await call.write(encode_link(LinkFrame(peer.name, data)))
+        while True:  # else the reader of the call could wait for room, and would not see its end
+            await self._unsent.get()
 
     async def beside(self, work: Callable[[], Any]) -> Any:
         """Run work in the worker thread."""
@@ -313,69 +312,53 @@ class FeatureService(Service):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        config, model = self.config, self.model
-        if config.workers is not None:
+        config, model, limits = self.config, self.model, self.config.serve
+        if config.data is None or config.workers is not None:
             raise ConfigError(
-                "serve-workers", f"{config.file}: `fedboost serve` reads rows itself; remove [workers]"
+                "serve-rows",
+                f"{config.file}: `fedboost serve` reads rows itself; set `data` without [workers]",
             )
         shard = SiteRows(config, self.log).read(self.terms.changed(repeated_ids=False))
-        meter = SiteMeter(self.store, config.serve, model.id, self.block.label_holder)
-        self._file = self.store.folder / f"{model.id[:NAME_CHARS]}.tokens.npz"
-        own = self.terms, config.party, model.booster, self.id, shard, self.store.secret(model.id)
-        self._end = FeatureEnd(*own, meter, self.threads, _read_table(self._file))
-        self._kept = self._end.table
-        left = config.serve.max_ids - self.store.total("")
+        self._file = self.store.folder / f"{model.id[:NAME_CHARS]}.tokens"
+        self._end = FeatureEnd(
+            *self.about,
+            rows=shard,
+            fewest=limits.min_known_ids,
+            charge=partial(self.store.charge, IDS, model.id, limits.max_ids),
+            begin_list=partial(self.store.begin_list, "list", model.id),
+            table=_read_table(self._file, shard.rows),
+        )
+        left = limits.max_ids - self.store.totals[IDS]
         self.log.info("scoring service answers about its rows", rows=shard.rows, ids_left=left)
 
     async def take(self, peer: Peer, content: bytes) -> None:
-        answers = self._end.take(content)
-        while some := await self.beside(lambda: [*itertools.islice(answers, 2)]):
-            if self._end.table is not self._kept:
-                self._kept = self._end.table
-                await self.beside(self._keep)
-            for answer in some:
-                if answer[0] == scoring.REFUSAL:
-                    _, code, reason = scoring.fields_of(answer, scoring.REFUSAL, 3, peer.name)
-                    self.log.warning("request refused", code=code.decode(), reason=reason.decode())
-                await self.say(peer, answer)
-            if len(some) < 2:
-                return
+        answer = await self.beside(partial(self._answer, content))
+        if answer[0] == scoring.REFUSAL:
+            _, code, reason = scoring.fields_of(answer, scoring.REFUSAL, 3, peer.name)
+            self.log.warning("request refused", code=code.decode(), reason=reason.decode())
+        await self.say(peer, answer)
 
-    def _keep(self) -> None:
-        assert self._kept is not None
-        _write_table(self._file, self._kept)
-        self.log.info("token table stored", file=str(self._file), ids=self._kept.rows.size)
+    def _answer(self, content: bytes) -> bytes:
+        earlier = self._end.table
+        answer = self._end.take(content)
+        if (table := self._end.table) is not None and table is not earlier:
+            write_atomically(self._file, table.made_for + table.tokens.tobytes(), OWNER_ALONE)
+            self.log.info("token table stored", file=str(self._file), ids=table.tokens.size)
+        return answer
 
 
-def _read_table(path: Path) -> TokenTable | None:
-    """Return a stored token table, or None if there is none, or none that can be read."""
+def _read_table(path: Path, rows: int) -> TokenTable | None:
+    """Return the stored token table of so many rows, or None if there is none."""
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            return TokenTable(stored["tokens"], stored["rows"], stored["made_for"].tobytes())
-    except (OSError, ValueError, KeyError, EOFError):
+        data = path.read_bytes()
+    except OSError:
         return None
-
-
-def _write_table(path: Path, table: TokenTable) -> None:
-    data = BytesIO()
-    made_for = np.frombuffer(table.made_for, np.uint8)
-    np.savez(data, tokens=table.tokens, rows=table.rows, made_for=made_for)
-    write_atomically(path, data.getvalue(), OWNER_ALONE)
+    if len(data) != DIGEST_BYTES + rows * scoring.TOKEN_BYTES:
+        return None
+    return TokenTable(np.frombuffer(data, f"S{scoring.TOKEN_BYTES}", rows, DIGEST_BYTES), data[:DIGEST_BYTES])
 
 
 # ---- The label holder's service -------------------------------------------------------------------------
-
-
-@dataclass(eq=False)
-class Asked:
-    """What the label holder knows of another party. missing: its leaf bits of a row of missing values, once
-    it is ready; waiting: requests that it has not answered."""
-
-    missing: bytes = b""
-    is_ready: bool = False
-    lists: bool | None = None
-    """Whether its list is multiplied; None until it begins."""
-    waiting: dict[bytes, asyncio.Future[bytes]] = field(default_factory=dict)
 
 
 class LabelService(Service):
@@ -383,47 +366,35 @@ class LabelService(Service):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        secret, most = self.store.secret(self.model.id), self.config.policy.max_foreign_ids
-        self._scorer = Scorer(self.terms, self.model.booster, self.id, secret, self.threads, most)
-        self._asked = {party: Asked() for party in self._scorer.others}
+        self._scorer = Scorer(
+            *self.about,
+            most_ids=self.config.policy.max_foreign_ids,
+            begin_list=lambda party: self.store.begin_list(f"list of {party}", self.model.id),
+        )
+        self.partners = self._scorer.others
+        self._missing: dict[str, bytes] = {}
+        """Party that was ready once -> its leaf bits of a row of missing values."""
         self._numbers = itertools.count(1)
         columns = self.terms.blocks.columns_of(self.config.party).unlabelled()
         self.columns = tuple(dict.fromkeys([*columns.others, *columns.features]))
         """Names of the columns of a row."""
 
-    def met(self, peer: Peer) -> bytes | None:
-        if peer.name not in self._asked:
-            return None
-        self._asked[peer.name].lists = None
-        return self._scorer.hello(peer.name)
-
-    def left(self, peer: Peer) -> None:
-        if (asked := self._asked.get(peer.name)) is None:
-            return
-        asked.is_ready = False
-        for future in asked.waiting.values():
-            if not future.done():
-                future.set_exception(Refused("score-party-gone", f"party {peer.name} has disconnected"))
+    async def met(self, peer: Peer) -> None:
+        await self.say(peer, self._scorer.hello(peer.name))
 
     @property
     def ready(self) -> dict[str, bool]:
         """Whether each other party can answer."""
-        return {party: asked.is_ready for party, asked in self._asked.items()}
+        return {name: name in self.peers and self.peers[name].is_ready for name in self.partners}
 
     async def take(self, peer: Peer, content: bytes) -> None:
-        asked = self._asked.get(peer.name)
-        if asked is None:
-            return
         match content[0] if content else None:
             case scoring.LIST:
-                if asked.lists is None:
-                    asked.lists = self._takes_list(peer.name)
-                if asked.lists:
-                    work = partial(self._scorer.multiplied, content, peer.name)
-                    await self.say(peer, await self.beside(work))
-            case scoring.READY:
-                (asked.missing,) = scoring.fields_of(content, scoring.READY, 1, peer.name)
-                asked.is_ready = True
+                work = partial(self._scorer.multiplied, content, peer.name)
+                await self.say(peer, await self.beside(work))
+            case scoring.READY if not peer.is_ready:
+                (self._missing[peer.name],) = scoring.fields_of(content, scoring.READY, 1, peer.name)
+                peer.is_ready = True
                 self.log.info("party answers", party=peer.name)
             case scoring.REFUSAL:
                 about, code, reason = scoring.fields_of(content, scoring.REFUSAL, 3, peer.name)
@@ -432,75 +403,61 @@ class LabelService(Service):
                     f"party {peer.name} refuses: {quoted(reason.decode(errors='replace'))}",
                 )
                 if about == number(0):
-                    self.log.warning("a party refuses", party=peer.name, reason=str(error))
-                elif (future := asked.waiting.pop(about, None)) is not None and not future.done():
-                    future.set_exception(error)
+                    raise error
+                peer.answered(about, error)
             case _:
                 about, bits = scoring.fields_of(content, scoring.ANSWER, 2, peer.name)
-                if (future := asked.waiting.pop(about, None)) is not None and not future.done():
-                    future.set_result(bits)
+                peer.answered(about, bits)
 
-    def _takes_list(self, party: str) -> bool:
-        """Record that a party lists its ids, unless it has done so too often: it could enter ids that it
-        guessed, and others each time."""
-        try:
-            self.store.begin_list(f"list of {party}", self.model.id, party)
-        except Refused as error:
-            self.log.warning("a list of ids is not taken", party=party, reason=str(error))
-            return False
-        return True
-
-    async def score(self, table: pa.Table, client: str, reasons: bool = False) -> Scores:
-        """Score rows with the label holder's columns and row ids. Raises Refused if a limit is exceeded, a
-        party refuses, or it does not answer and partial scores are not allowed; ConfigError for rows that do
-        not fit."""
+    async def score(
+        self, table: pa.Table, client: str, reasons: bool
+    ) -> tuple[Float64, Float64 | None, list[str]]:
+        """Score rows with the label holder's columns and row ids. Returns the results of `Scorer.score`, and
+        the parties that did not answer, whose columns count as missing. Raises Refused if a limit is
+        exceeded, a party refuses, or it does not answer and partial scores are not allowed; ConfigError for
+        rows that do not fit."""
         rows, points, of_row = await self.beside(partial(self._prepare, table, client))
-        parties = self._scorer.others
-        asking = (self._ask(party, points) for party in parties)
-        answers = await asyncio.gather(*asking, return_exceptions=True)
+        answers = await asyncio.gather(*(self._ask(party, points) for party in self.partners))
         told: dict[str, bytes] = {}
         without = []
-        for party, answer in zip(parties, answers, strict=True):
-            if isinstance(answer, bytes):
-                told[party] = answer
-                continue
-            away = isinstance(answer, Refused) and answer.code in AWAY
-            if not (away and self.config.serve.partial and self._asked[party].missing):
-                raise answer
-            told[party] = self._asked[party].missing
-            without.append(party)
-        scores: Scores = await self.beside(lambda: self._scorer.score(rows, of_row, told, without, reasons))
+        for party, answer in zip(self.partners, answers, strict=True):
+            if isinstance(answer, Refused):
+                if not (answer.code in AWAY and self.config.serve.partial and party in self._missing):
+                    raise answer
+                without.append(party)
+            told[party] = self._missing[party] if isinstance(answer, Refused) else answer
+        about = rows, of_row, told, without, reasons
+        values, why = await self.beside(partial(self._scorer.score, *about))
         missing = {"without": ", ".join(without)} if without else {}
         self.log.info("rows scored", client=client, rows=rows.rows, **missing)
-        return scores
+        return values, why, without
 
     def _prepare(self, table: pa.Table, client: str) -> tuple[Shard, bytes, Int64]:
         """Read the rows of a request, charge the client, and return the points of the rows' ids and the
         place of each row's id among them."""
         rows = to_shard(as_table(table), self.terms, self.config.party)
         points, of_row = self._scorer.question(rows.ids or ())
-        most, about = self.config.serve.max_ids_per_client, ("client", self.model.id, client)
-        self.store.charge(f"client {client}", int(of_row.max()) + 1, most, about)
+        most = self.config.serve.max_ids_per_client
+        self.store.charge(f"client {client}", self.model.id, most, int(of_row.max()) + 1)
         return rows, points, of_row
 
-    async def _ask(self, party: str, points: bytes) -> bytes:
-        """Return a party's leaf bits. Raises Refused if it is not connected, does not answer in time, or
+    async def _ask(self, party: str, points: bytes) -> bytes | Refused:
+        """Return a party's leaf bits; or an error if it is not connected, does not answer in time, or
         refuses."""
-        peer, asked = self.peers.get(party), self._asked[party]
-        if peer is None or not asked.is_ready:
-            raise Refused("score-party-away", f"party {party} is not connected, or not ready yet")
+        peer = self.peers.get(party)
+        if peer is None or not peer.is_ready:
+            return Refused("score-party-away", f"party {party} is not connected, or not ready yet")
         about = number(next(self._numbers))
-        asked.waiting[about] = future = asyncio.get_running_loop().create_future()
+        peer.waiting[about] = future = asyncio.Future[bytes | Refused]()
         try:
-            await self.say(peer, scoring.message(scoring.ASK, about, points))
             async with asyncio.timeout(self.config.serve.timeout):
-                bits: bytes = await future
-                return bits
+                await self.say(peer, scoring.message(scoring.ASK, about, points))
+                return await future
         except TimeoutError:
             limit = f"{self.config.serve.timeout:g} s"
-            raise Refused("score-party-late", f"party {party} did not answer within {limit}") from None
+            return Refused("score-party-late", f"party {party} did not answer within {limit}")
         finally:
-            asked.waiting.pop(about, None)
+            peer.waiting.pop(about, None)
 
 
 AWAY = "score-party-away", "score-party-gone", "score-party-late"
@@ -528,7 +485,7 @@ def part_of(config: PartyConfig, file: Path | None) -> PartyModel:
 
 
 def check_allowed(config: PartyConfig, terms: Terms) -> None:
-    """Raise ConfigError unless the policy of a feature holder allows predictions with this model."""
+    """Raise ConfigError unless a feature holder's policy allows predictions with this model."""
     for breach in config.policy.breaches(terms, "", config.party):
         if breach.rule not in _OWN_LIMITS:
             raise ConfigError("serve-policy", f"{config.file}: {breach.refusal(config.party).public}")
@@ -548,6 +505,10 @@ async def serve(
 ) -> None:
     """Run the scoring service of a site until cancelled. app_of: returns the web application of a label
     holder's service. Raises ConfigError if the service cannot run."""
+    if bundle is None:
+        raise ConfigError(
+            "serve-keys-missing", f"{config.file}: a scoring service needs keys; add `keys` to this file"
+        )
     store = ServiceStore(config)
     try:
         if config.party != model.terms.vertical.label_holder:
@@ -561,5 +522,7 @@ async def serve(
             await service.run(wait)
         finally:
             await app.stop()
+    except DurabilityError as error:
+        raise ConfigError("site-not-durable", str(error)) from None
     finally:
         store.close()
