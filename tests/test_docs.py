@@ -295,7 +295,7 @@ def vertical_example(tmp_path, monkeypatch) -> dict[str, Any]:
 @pytest.mark.slow
 def test_the_page_on_vertical_training(vertical_example):
     names = vertical_example
-    *first, whole, together, why, evaluated, longer = names["said"].splitlines(keepends=True)
+    *first, whole, together, why, evaluated, _, _, longer = names["said"].splitlines(keepends=True)
     assert "".join(first) in VERTICAL.read_text()
     assert first[1] == "1948 True\n"
     for line in (whole, together, why, evaluated, longer):
