@@ -295,10 +295,10 @@ def vertical_example(tmp_path, monkeypatch) -> dict[str, Any]:
 @pytest.mark.slow
 def test_the_page_on_vertical_training(vertical_example):
     names = vertical_example
-    *first, whole, together, why, evaluated, described = names["said"].splitlines(keepends=True)
+    *first, whole, together, why, evaluated, described, longer = names["said"].splitlines(keepends=True)
     assert "".join(first) in VERTICAL.read_text()
     assert first[1] == "1948 True\n"
-    for line in (whole, together, why, evaluated, described):
+    for line in (whole, together, why, evaluated, described, longer):
         assert f"prints `{line.strip()}`" in VERTICAL.read_text()
     row = names["some"]["customer"][0], names["values"][0], *names["reasons"][0]
     assert f"\n{','.join(str(value) for value in row)}\n" in VERTICAL.read_text()

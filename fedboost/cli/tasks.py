@@ -213,7 +213,7 @@ def evaluate(
     run.check(model, terms)
     given = None if terms is None else tasks.read_terms(terms)
     agreed = tasks.evaluation_terms(model, given, by or (), by_site, threshold, min_count, rows, predict_rows)
-    run.save(agreed, None if agreed.xgb_model is None else model)
+    run.save(agreed, None if agreed.vertical.predict_with else model)
     if run.aggregator is not None:
         run.show(tasks.Evaluation.from_model(*run.ended(agreed)))
 

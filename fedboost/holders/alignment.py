@@ -412,6 +412,11 @@ class CommonRows:
                 "align-wrong-repeats", "the label holder's counts of repeated row ids have changed"
             )
 
+    def check(self) -> Exchange:
+        """Check again, before values of these rows leave, that all parties have the same ids at them."""
+        if self._alignment is not None and self._places is not None:
+            yield from self._alignment.check(self._places)
+
     def compare(self) -> Exchange:
         """Raise Refused if this party's number of rows differs from what the label holder relays."""
         name = self._settings[0]

@@ -63,7 +63,10 @@ class LabelRows(HorizontalHolder):
 
     def begin_margins(self) -> None:
         self._earlier = None
-        super().begin_margins()
+        if self.begun is not None:
+            self._gradients.margin[:] = self.begun
+        elif self._terms.earlier is None:
+            super().begin_margins()
 
     def take_back(self) -> bool:
         earlier, self._earlier = self._earlier, None

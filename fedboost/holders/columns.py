@@ -25,6 +25,7 @@ from fedboost.boosting.queries.ids import (
     AlignQuery,
     IdCountQuery,
     OfRows,
+    PlacesQuery,
     ReachQuery,
     check_batch,
     check_predicted,
@@ -41,13 +42,14 @@ from fedboost.boosting.queries.labels import (
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.boosting.state import INITIAL_STATE, BoostingState, Round, structure
 from fedboost.errors import PeerError, Refused
-from fedboost.fixedpoint import Float64, Int64
+from fedboost.fixedpoint import Float32, Float64, Int64
 from fedboost.gbdt import histogram, reach
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import STATS, Flags, Layout
 from fedboost.gbdt.kernels.histogram import spread_level
 from fedboost.gbdt.sampling import Mask
+from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import NO_SPLITS, Splits, Tree
 from fedboost.holders import column_rows
 from fedboost.holders.alignment import Alignment, CommonRows
@@ -62,6 +64,7 @@ from fedboost.holders.shard import BaseHolder, Exchange, Shard, place_of
 from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.privacy import packing
 from fedboost.protocol.contracts import Answered, Answering, HeldTable, Holder, Receive, Send
+from fedboost.terms.continuation import id_of
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
 
@@ -99,6 +102,50 @@ class Prediction:
     reasons: Float64 | None = field(repr=False)
 
 
+class LeafBits:
+    """Exchange of leaf bits, from which the label holder computes the margins of a model.
+
+    All parties cut the same list of rows into the same batches, and each feature holder relays its batches in
+    order. So memory is bounded by a batch, and a relay's position determines its rows."""
+
+    def __init__(self, terms: Terms, name: str, model: Booster, threads: Threads) -> None:
+        self._me, self._model, self._threads = name, model, threads
+        _, self._block = place_of(terms, name)
+        self._decisions = column_rows.decisions_of(terms, name, model)
+
+    def exchange(
+        self, times: Int64, features: Callable[[slice], Float32], base: Float32 | None, explains: bool = False
+    ) -> Exchange:
+        """Relay this party's leaf bits to the label holder, or, at the label holder, return the margins,
+        float64 [rows] or [outputs, rows], and the reasons (`Prediction.reasons`) if `explains`.
+
+        times: number of the label holder's rows for each relayed row, int64 [relayed rows]; features: returns
+        the party's columns in a slice of its rows; base: initial margins of the label holder's rows."""
+        structure, holder = self._decisions.structure, self._block.label_holder
+        step = rows_of_batch(max(map(structure.size, structure.parties)))
+        ends, margins, why = np.concatenate([[0], np.cumsum(times)]), list[Float64](), list[Float64]()
+        for first in range(0, times.size, step):
+            each = times[first : first + step]
+            batch = slice(ends[first], ends[first + each.size])
+            bits = {self._me: self._decisions.leaf_bits(features(batch), self._threads).tobytes()}
+            if self._me != holder:
+                if structure.size(self._me):
+                    yield Send(LEAF_BITS, (holder,), bits[self._me], each.size)
+                continue
+            for other in self._block.feature_holders:
+                if size := structure.size(other):
+                    told = yield Receive(LEAF_BITS, other, each.size * size)
+                    by_row = np.frombuffer(told, np.uint8).reshape(each.size, size)
+                    bits[other] = np.repeat(by_row, each, axis=0).tobytes()
+            rows, own_base = int(each.sum()), None if base is None else base[batch]
+            leaves = reach.joined(structure, bits, rows, self._threads)
+            margins.append(reach.margins(self._model, leaves, own_base))
+            if explains:
+                why.append(reach.reasons(self._model, structure, bits, rows, own_base, self._threads))
+        if self._me == holder:
+            return np.concatenate(margins, axis=-1), np.concatenate(why) if explains else None
+
+
 class PredictionHolder(BaseHolder):
     """Holder in a session that predicts. Answers from a party's columns and its part of the model."""
 
@@ -131,8 +178,7 @@ class PredictionHolder(BaseHolder):
         if view.has_labels:
             check_predicted(terms, self._alignment.size)
         self._model = model
-        self._decisions = column_rows.decisions_of(terms, name, model)
-        self._structure = self._decisions.structure
+        self._leaf_bits = LeafBits(terms, name, model, self._threads)
 
     @property
     def rows(self) -> int:
@@ -165,14 +211,12 @@ class PredictionHolder(BaseHolder):
     def _tell(self, query: ReachQuery) -> Exchange:
         """Send the label holder a mask of the rows that this party has. Check that the ids of these rows
         match, then relay the leaf bits of all rows."""
-        rows, holder = (yield from self._alignment.tell_known(query)), self._block.label_holder
+        rows = yield from self._alignment.tell_known(query)
         known = rows != UNKNOWN
-        if self._structure.size(self._me):
-            features = np.full((query.total, len(self._shard.columns)), np.nan, np.float32)
-            features[known] = self._shard.values(rows[known])
-            for batch in self._batches(query.total):
-                bits = self._decisions.leaf_bits(features[batch], self._threads)
-                yield Send(LEAF_BITS, (holder,), bits.tobytes(), len(bits))
+        features = np.full((query.total, len(self._shard.columns)), np.nan, np.float32)
+        features[known] = self._shard.values(rows[known])
+        each = np.ones(query.total, np.int64)
+        yield from self._leaf_bits.exchange(each, features.__getitem__, None)
 
     # ---- At the label holder ------------------------------------------------------------------------
 
@@ -180,35 +224,17 @@ class PredictionHolder(BaseHolder):
         """Predict the rows by combining the leaf bits of all parties. Before that, receive a mask of the rows
         that each feature holder has, and send it a hash of the ids of these rows. Feature holders relay leaf
         bits once per id, and these are repeated for each row with that id."""
-        order, others = self._alignment.repeated(query, None), self._block.feature_holders
+        order = self._alignment.repeated(query, None)
         times = self._alignment.rows_of_each(self._alignment.rows_at(query))
         by_id = yield from self._alignment.show(query)
         self._check_common(by_id)
         known = np.repeat(by_id, times, axis=1)
-        ends = np.concatenate([[0], np.cumsum(times)])
-        features, parts, why = self._shard.values(order), list[Float64](), list[Float64]()
         base = None if self._shard.base_margin is None else self._shard.base_margin[order]
-        # All parties cut the same list into the same batches, and each feature holder relays its batches in
-        # order. So memory is bounded by a batch, and a relay's position determines its rows. `ids` is a batch
-        # of ids, and `batch` contains the rows with these ids.
-        for ids in self._batches(query.total):
-            each = times[ids]
-            batch = slice(ends[ids.start], ends[ids.start + each.size])
-            bits = {self._me: self._decisions.leaf_bits(features[batch], self._threads).tobytes()}
-            for other in others:
-                if size := self._structure.size(other):
-                    told = yield Receive(LEAF_BITS, other, each.size * size)
-                    told_bits = np.frombuffer(told, np.uint8).reshape(each.size, size)
-                    bits[other] = np.repeat(told_bits, each, axis=0).tobytes()
-            rows, own_base = int(each.sum()), None if base is None else base[batch]
-            leaves = reach.joined(self._structure, bits, rows, self._threads)
-            parts.append(reach.margins(self._model, leaves, own_base))
-            if self._explains:
-                why.append(reach.reasons(self._model, self._structure, bits, rows, own_base, self._threads))
-        listed = np.concatenate(parts, axis=-1)
+        features = self._shard.values(order)
+        listed, why = yield from self._leaf_bits.exchange(times, features.__getitem__, base, self._explains)
         margins, has = np.empty_like(listed), np.empty_like(known)
         margins[..., order], has[:, order] = listed, known
-        reasons = np.concatenate(why)[np.argsort(order)] if self._explains else None
+        reasons = None if why is None else why[np.argsort(order)]
         self.prediction = Prediction(margins, self._model.loss.predict(margins), has, reasons)
 
     def _check_common(self, known: Mask) -> None:
@@ -222,11 +248,6 @@ class PredictionHolder(BaseHolder):
     def _measures_common(self) -> bool:
         """True if the rows are predicted to evaluate a model on those that all parties have."""
         return self._terms.evaluates_jointly and self._terms.vertical.rows != "label_holder"
-
-    def _batches(self, rows: int) -> list[slice]:
-        """Return the batches of rows whose leaf bits are relayed together, the same at all parties."""
-        step = rows_of_batch(max(map(self._structure.size, self._structure.parties)))
-        return [slice(first, first + step) for first in range(0, rows, step)]
 
 
 class JointEvaluationHolder(PredictionHolder):
@@ -284,6 +305,7 @@ class JointEvaluationHolder(PredictionHolder):
 # What leaves a party in addition to its answers and the matching of rows (`alignment`), and when:
 # - label holder -> feature holders, before the histograms of a tree's root: which rows are sampled
 #   (`Terms.relays_samples`), then gradients, encrypted if the terms hide columns. Not in `alone_rounds`.
+# - feature holders -> label holder, after the rows are matched: leaf bits in a model that is continued.
 # - holder of a split -> others of its block: the row set of the split, before anything is computed after it.
 #   To all parties if histograms follow, since all must know the rows of the new nodes. If the tree ends, only
 #   to the label holder, because only the label holder has margins.
@@ -397,8 +419,10 @@ class VerticalHolder(BaseHolder):
         #     after answering    T          T
         #
         # A party that lacks nothing still has to catch up: others may lack row sets that only it can relay.
-        # Until the first tree, and without repeated ids, nothing can be missing, so _has_met is True at once.
-        self._has_met = len(state.rounds) <= 1 and not state.levels and not repeats
+        # Until the first tree, nothing can be missing, so _has_met is True at once. Exceptions are repeated
+        # ids and, once the rows are matched, the margins of a model that is continued.
+        continues = self.earlier is not None and (state.places or not self._terms.vertical.aligns)
+        self._has_met = not (len(state.rounds) > 1 or state.levels or repeats or continues)
         if state.position == self.state.position and self._is_whole:
             return
         if self._common.match(state.places):
@@ -458,6 +482,7 @@ class VerticalHolder(BaseHolder):
 
     def _answer(self, query: Query) -> Answering:
         if not query.of_tree and isinstance(query, OfRows):
+            self._has_met = self.earlier is None or not isinstance(query, PlacesQuery)
             return (yield from self._common.answering(query))
         if isinstance(query, SummaryQuery):
             return described(query, self._terms, self._name, self._own.shard, self._threads)
@@ -578,7 +603,8 @@ class VerticalHolder(BaseHolder):
     def _catch_up(self) -> Exchange:
         """Reach the current state together with the other parties of the block, e.g. after a restart.
 
-        Each party relays how far it has progressed. Then the finished trees that the label holder lacks are
+        Each party relays how far it has progressed, the label holder -1 if it lacks the margins of the model
+        that is continued: the others then relay leaf bits. Then the trees that the label holder lacks are
         repeated. The growing tree is repeated if any party lacks it. Only the label holder has margins, so
         finished trees that only other parties lack are skipped."""
         state, others, held = self.state, self._row_sets.others, self._common.held
@@ -586,12 +612,14 @@ class VerticalHolder(BaseHolder):
         if held is not self._common.held:
             self.state = INITIAL_STATE
             self._stand(state)
-        own = np.array([self._finished, self._is_whole], _WHOLE).tobytes()
+        lacks = self.earlier is not None and self._own.begun is None
+        own = np.array([-1 if lacks else self._finished, self._is_whole], _WHOLE).tobytes()
         yield Send(STANDING, others, own, 0)
         # Each party sends the same bytes to all others before it waits for theirs. So all have the same
         # table, derive the same relays from it, and none waits for one that is never sent:
         #
         #     STANDING from each to all
+        #     margins of the earlier model, if it lacks them     leaf bits
         #     finished trees that the label holder lacks     row sets, level by level
         #     the growing tree, if any party lacks it        its rows (with a floor), then row sets
         standing = {self._name: own}
@@ -599,6 +627,8 @@ class VerticalHolder(BaseHolder):
             standing[other] = yield Receive(STANDING, other, len(own))
         read = {party: np.frombuffer(content, _WHOLE).tolist() for party, content in standing.items()}
         finished, _ = read[self._block.label_holder]
+        if finished < 0 and self.earlier is not None:
+            yield from self._share_leaves(self.earlier)
         again = range(max(1, finished), len(state.rounds))
         if again or not all(is_whole for _, is_whole in read.values()):
             self._is_whole = False
@@ -614,6 +644,20 @@ class VerticalHolder(BaseHolder):
             yield from self._follow(state.splits, to_all=state.residual is None)
             self._floor.check(state.splits, state.splits, self._own)
         self._has_met = self._is_whole = True
+
+    def _share_leaves(self, model: Booster) -> Exchange:
+        """Let the label holder compute the margins of the model that is continued, from all leaf bits."""
+        own, each, columns = self._own, np.ones(self.rows, np.int64), self._own.columns
+        yield from self._common.check()
+        told = yield from LeafBits(self._terms, self._name, model, self._threads).exchange(
+            each, lambda rows: np.column_stack([column[rows] for column in columns]), own.base_margin
+        )
+        if isinstance(own, column_rows.LabelRows):
+            own.begun, _ = told
+            own.begin_margins()
+            self._finished = 0
+            if self.state.rounds:
+                self._end_tree(-1, self.state.rounds[0])
 
     def _follow(self, splits: Splits, to_all: bool) -> Exchange:
         """Move rows down a tree again, level by level.
@@ -663,7 +707,10 @@ def holder_for(
 
 def _training(own: HolderArguments, terms: Terms, secret: bytes) -> Holder:
     if terms.blocks:
-        return VerticalHolder(own.read, terms, own.name, secret, own.nthread)
+        holder = VerticalHolder(own.read, terms, own.name, secret, own.nthread)
+        if terms.earlier is not None:
+            holder.earlier = _own_part(own, terms)
+        return holder
     return HorizontalHolder(partial(own.read, terms), terms, own.nthread, own.name)
 
 
@@ -677,8 +724,8 @@ def _predicting(own: HolderArguments, terms: Terms, secret: bytes) -> Holder:
 
 
 def _own_part(own: HolderArguments, terms: Terms) -> Booster:
-    """Return the party's part of the model that a session predicts with, or the whole model in the terms."""
-    if terms.earlier is not None:
+    """Return the party's part of the model that a session uses, or the whole model in the terms."""
+    if terms.earlier is not None and not (terms.vertical.predict_with or id_of(terms.xgb_model)):
         return terms.earlier
     if own.model_of is None:
         raise Refused("model-missing", f"party {own.name} does not have any models to predict with")

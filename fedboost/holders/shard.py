@@ -249,6 +249,8 @@ def place_of(terms: Terms, name: str) -> tuple[View, Block]:
 class BaseHolder:
     """Base class of holders. A holder computes a party's answers in one session, and keeps its state."""
 
+    earlier: Booster | None = None
+
     def __init__(self, terms: Terms, nthread: int) -> None:
         self.state = INITIAL_STATE
         self._terms = terms
@@ -289,6 +291,10 @@ class RowsHolder(BaseHolder, ABC):
     def columns(self) -> tuple[Column, ...]:
         """Values of the features, which are read again if they have been dropped after binning."""
         return self._shard.columns or self._read().columns
+
+    @property
+    def base_margin(self) -> Float32 | None:
+        return self._shard.base_margin
 
     def rows_hashed(self, key: bytes) -> bytes:
         """Return an HMAC of all that answers depend on, 32 bytes: the rows and the software versions."""

@@ -39,7 +39,7 @@ from fedboost.boosting.queries.trees import (
 )
 from fedboost.boosting.state import BoostingState
 from fedboost.errors import PeerError, Refused
-from fedboost.fixedpoint import Float32, Int64
+from fedboost.fixedpoint import Float32, Float64, Int64
 from fedboost.gbdt import histogram, metrics
 from fedboost.gbdt.binned import Column
 from fedboost.gbdt.cut_points import STRETCH, CutPoints, count_cells
@@ -228,6 +228,8 @@ class GrowingHolder(RowsHolder):
     """Indices of the rows in each leaf of the growing tree."""
     bins = UNBINNED
     """Binned columns, followed by the row-set columns (other parties' splits, one bit per row)."""
+    begun: Float64 | None = None
+    """Margins of the model that is continued, once known, if parties hold different columns."""
 
     def __init__(self, read: Callable[[], Shard], terms: Terms, nthread: int, sets: int) -> None:
         """Read the rows. sets: number of row-set columns (other parties' splits; `CutPoints.bin_rows`)."""

@@ -340,6 +340,10 @@ class Holder(Protocol):
         """Number of rows of this party."""
 
     @property
+    def earlier(self) -> Booster | None:
+        """This party's part of the model that is continued, if parties hold different columns."""
+
+    @property
     def state(self) -> Any:
         """Training state that the holder has reached."""
 
@@ -366,7 +370,7 @@ class EmptyHolder:
     """Holder for a key holder without rows. It follows the state and answers every query with zeros."""
 
     rows = 0
-    table = None
+    table = earlier = None
 
     def __init__(self) -> None:
         self.state: Any = None

@@ -77,6 +77,7 @@ def part_of(
     numbers: bytes,
     salt: bytes,
     constant: Sequence[float] = (),
+    earlier: Booster | None = None,
 ) -> Part:
     """Build the part of a model that a party keeps.
 
@@ -86,20 +87,27 @@ def part_of(
         numbers: output of `numbers_for` at the label holder, empty at other parties.
         salt: 32 secret bytes that only this party knows.
         constant: leaf value of the initial constant for each root, as received at the start.
+        earlier: the party's part of the model that is continued.
 
     Raises PeerError if `numbers` contradicts the values received before."""
     loss, columns = terms.objective.loss, terms.columns
     first = [Tree() for _ in range(terms.constant_rounds * len(terms.roots))]
     for leaf in first:
         leaf.add_leaf(0.0, 0.0)
+    first = first if earlier is None else [*earlier.trees]
     score, told = UNTOLD_SCORE, (*first, *trees)
     if terms.blocks.has_labels(party):
         score, told = _with_numbers(told, numbers, len(first))
-        _check_constant(terms, score, [tree.value[0] for tree in told[: len(first)]], constant)
+        if earlier is None:
+            _check_constant(terms, score, [tree.value[0] for tree in told[: len(first)]], constant)
+        elif any(constant):
+            raise PeerError("part-score", "a constant was added to the model that is continued")
     elif numbers:
         raise PeerError(
             "part-unexpected", "the aggregator sent gains and leaf values to a party without labels"
         )
+    if earlier is not None:
+        score, told = earlier.base_score, (*earlier.trees, *told[len(first) :])
     shape = terms.trees.num_parallel_tree, tuple(columns.categorical)
     booster = Booster(loss, score, columns.features, told, *shape)
     return Part(party, session, terms, booster, salt)
@@ -182,6 +190,7 @@ class Thresholds:
         self._terms = terms
         self._booster = booster
         self._given: dict[str, list[float]] = {}
+        self._first = len(terms.roots) * terms.constant_rounds
 
     def lacks(self, party: str) -> bool:
         """Return whether this party still has to send thresholds. Parties that keep parts send none."""
@@ -218,14 +227,15 @@ class Thresholds:
         trees = [replace(tree, threshold=[*tree.threshold]) for tree in self._booster.trees]
         for party, given in self._given.items():
             for (tree, node), threshold in zip(
-                _places(trees, _numeric(self._terms, party)), given, strict=True
+                _places(trees[self._first :], _numeric(self._terms, party)), given, strict=True
             ):
                 tree.threshold[node] = threshold
         return replace(self._booster, trees=tuple(trees))
 
     def _places(self, party: str) -> list[tuple[Tree, int]]:
         """Return the tree and node of each split whose threshold the party sends."""
-        return _places(self._booster.trees, _numeric(self._terms, party)) if self._are_due else []
+        trees = self._booster.trees[self._first :] if self._are_due else ()
+        return _places(trees, _numeric(self._terms, party))
 
     @property
     def _are_due(self) -> bool:

@@ -164,7 +164,7 @@ class Membership:
             state = state.seen_by(terms, site.name, publicly=True)
             salt, trees = derive(self.memory.secret, SALT), holder.trees(close.rounds)
             told = [value for done in holder.state.rounds[:1] for _, value in done.values]
-            part = part_of(self.session, terms, site.name, trees, close.numbers, salt, told)
+            part = part_of(self.session, terms, site.name, trees, close.numbers, salt, told, holder.earlier)
             site.keep(part)  # before the signature: a signed model whose part is lost would be of no use
             kept = part.digest
         elif hides:

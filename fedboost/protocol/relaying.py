@@ -28,6 +28,7 @@ from fedboost.protocol.contracts import (
 )
 from fedboost.protocol.messages import PART_BYTES, Ask, Relay, next_transcript
 from fedboost.protocol.site import Question
+from fedboost.terms.continuation import leaf_bytes
 from fedboost.terms.terms import Terms
 
 MAX_QUOTE = 64
@@ -59,13 +60,15 @@ def max_relayed(terms: Terms, party: str, query: Query, rows: int, state: Traini
             query.rows, terms.vertical.most_ids
         )  # a party that lost its rows does not know their number
         content += BYTES_PER_ID * rows
+    if size := leaf_bytes(terms.xgb_model):  # leaf bits; the byte more is for seals and which rows are known
+        content += (size + 1) * rows
     if query.stage >= 0 or state.position.started:
         row_sets = 2 * (terms.trees.rounds + 1) * terms.max_turns_per_tree
         row_sets += 2 * (terms.vertical.min_rows_per_bin > 1)  # the rows that a tree grows on
         cells = len(terms.roots) * rows
         each = -(-terms.hiding.key_bits // 4) if terms.hides_columns else BYTES_PER_ROW
         content += cells * each + row_sets * -(-cells // 8)
-    few = FEW_RELAYS + terms.vertical.repeated_ids
+    few = FEW_RELAYS + terms.vertical.repeated_ids + len(block.parties) * (size > 0)
     return content + (few + row_sets) * sealed_size(0, block.parties)
 
 

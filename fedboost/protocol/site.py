@@ -161,7 +161,7 @@ class KnownSession:
         ended: reason for the end, '' if it ended with a model, None while the session may continue.
         colluding: number of parties that may collude.
         predicted: number of rows that this party helps another party to predict, None if the session does not
-            predict.
+            predict. A session that continues a model predicts, too.
         splits: maximum number of splits on this party's columns, if parties hold different columns.
         days: time since the first offer in days, 0 in a memory without a clock.
         analyst: name of the analyst who requested the session, '' if requests are not signed."""
@@ -191,8 +191,8 @@ class KnownSession:
 
     @property
     def trained(self) -> bool:
-        """True if the session counts towards max_sessions: the parties met, and it does not predict."""
-        return self.attempt > 0 and self.predicted is None
+        """True if the session counts towards max_sessions: the parties met, and it does not only predict."""
+        return self.attempt > 0 and (self.predicted is None or self.splits > 0)
 
     @property
     def unmet(self) -> bool:
@@ -262,12 +262,12 @@ def colluding_parties(terms: Terms) -> int:
 def predicted_by(terms: Terms, party: str) -> int | None:
     """Return the number of rows that a party helps another party to predict, or None if the session does not
     predict. It is 0 for the label holder, since the rows are its own. If the label holder's rows are
-    predicted to evaluate a model, it is None, since the session tells others about its labels."""
-    if terms.vertical.predict_rows is None:
-        return None
-    if terms.blocks.has_labels(party):
-        return None if terms.evaluates_jointly else 0
-    return terms.vertical.predict_rows
+    predicted to evaluate or continue a model, it is None, since the session tells others about its labels."""
+    continues = terms.task.trains and terms.xgb_model is not None and terms.vertical.is_used
+    rows = terms.vertical.most_ids if continues else terms.vertical.predict_rows
+    if rows is not None and terms.blocks.has_labels(party):
+        return None if terms.task.by_analyst else 0
+    return rows
 
 
 def splits_by(terms: Terms, party: str) -> int:
@@ -341,7 +341,7 @@ def check_others(session: KnownSession, others: Iterable[KnownSession], limits: 
     meet, because many sessions may be offered before the parties of the first one meet."""
     others = list(others)
     trained = sum(other.trained for other in others)
-    if trained >= limits.max_sessions and session.predicted is None:
+    if trained >= limits.max_sessions and replace(session, attempt=1).trained:
         raise Refused(
             "policy-max-sessions",
             f"party {party} refuses: its policy has max_sessions = {limits.max_sessions}, but it has already "

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedboost.boosting.programs.tasks import measuring_query, summary_of
+from fedboost.boosting.queries.base import part_in
 from fedboost.boosting.queries.labels import MagnitudesQuery
 from fedboost.errors import ConfigError, Refused, SchemaMismatch, quoted
 from fedboost.fixedpoint import Float32, Float64
@@ -269,8 +270,11 @@ trees less compactly, and the terms in the file may contain a model, too."""
 
 
 def text_of(model: object, folder: Path = Path(), task: Task = TASKS["train"]) -> object:
-    """Return the text, as in terms, of a `Model` or of the model file at a path; other values are returned
-    unchanged. folder: where a relative path starts; task: as for `read_file`."""
+    """Return the text, as in terms, of a `Model`, a `PartyModel` to continue, or the model file at a path;
+    other values are returned unchanged. folder: where a relative path starts; task: as for `read_file`."""
+    if isinstance(model, PartyModel) and task.trains:
+        structure = part_in(model.booster, model.terms)
+        return continuation.written(structure, model.terms.columns, facts={continuation.PARTS: model.id})
     if isinstance(model, Model):
         bins = continuation.attached(model.summary, model.terms.evaluation, task, "the model")
         facts = model.attributes() if task.measures else {}
@@ -278,6 +282,8 @@ def text_of(model: object, folder: Path = Path(), task: Task = TASKS["train"]) -
     if not isinstance(model, (str, Path)) or str(model).startswith("{"):
         return model
     path = folder / model
+    if task.trains and is_part(path):
+        return text_of(PartyModel.load(path))
     return read_file(path, f"xgb_model {quoted(str(path))}", task)[0]
 
 

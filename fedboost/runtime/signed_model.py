@@ -19,7 +19,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, BeforeValidator, PlainSerializer, StrictInt, ValidationError
 
 from fedboost import __version__
-from fedboost.boosting.queries.base import view_of
+from fedboost.boosting.queries.base import part_in, view_of
 from fedboost.boosting.state import structure as structure_of
 from fedboost.errors import Altered, ConfigError, PeerError
 from fedboost.gbdt.booster import IMPORTANCES, Booster
@@ -31,7 +31,7 @@ from fedboost.protocol import key_exchange
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.key_exchange import Trust
 from fedboost.protocol.messages import Attest, Request
-from fedboost.protocol.parts import UNTOLD_SCORE, Part, digest_of, model_id, packed
+from fedboost.protocol.parts import Part, digest_of, model_id, packed
 from fedboost.results.base import Ended
 from fedboost.results.model import DrawnTree, GivenRows, ModelReport, ModelSummary, Verification
 from fedboost.results.privacy import PrivacyCard
@@ -286,7 +286,8 @@ class SignedModel:
         if structure not in (None, attest.structure):
             return f"party {party} signed trees that differ from the model's trees"
         hides = self.terms.hides_columns and not self.terms.keeps_parts
-        if hides and attest.thresholds != packed(self.terms, party, self.booster.trees):
+        trees = self.booster.trees[self.booster.roots * self.terms.constant_rounds :]
+        if hides and attest.thresholds != packed(self.terms, party, trees):
             return f"party {party} signed thresholds that differ from the model's thresholds"
         if self.terms.keeps_parts and not self._has_part(party, attest.part):
             return (
@@ -317,10 +318,9 @@ class SignedModel:
             return b""
         trees = self.booster.trees[self.booster.roots * self.terms.constant_rounds :]
         edges = continuation.edges_in(self.terms.evaluation, self.summary)
-        if self.terms.earlier is not None:
-            return structure_of(0.0, trees, (), edges)
         based = self.terms.columns.base_margin is not None
         constant = self.booster.trees[0].value[0] if based else self.booster.constant
+        constant = constant if self.terms.earlier is None else 0.0
         view = view_of(self.terms, party)
         if view is not None:
             view = view.public if self.terms.keeps_parts else view
@@ -457,11 +457,11 @@ def _continues(booster: Booster, terms: Terms) -> bool:
     first = terms.earlier
     if first is None:
         return True
-    begins = booster.trees[: len(first.trees)] == first.trees
-    return begins and (booster.base_score, booster.num_parallel_tree) == (
-        first.base_score,
-        first.num_parallel_tree,
-    )
+    begun = replace(booster, trees=booster.trees[: len(first.trees)])
+    if terms.keeps_parts:  # compare what all parts show
+        return part_in(begun, terms).trees == part_in(first, terms).trees
+    same = "trees", "base_score", "num_parallel_tree"
+    return all(getattr(begun, name) == getattr(first, name) for name in same)
 
 
 def signed_model_of(session: AggregatorSession) -> SignedModel:
@@ -493,18 +493,6 @@ def facts_of(session: AggregatorSession) -> dict[str, Any]:
         "request": request,
         "summary": {} if session.run.outcome is None else session.run.outcome.summary,
     }
-
-
-def part_in(booster: Booster, terms: Terms, party: str) -> Booster:
-    """Return a party's part of a complete model."""
-    view = view_of(terms, party)
-    assert view is not None
-    trees = tuple(map(replace(view, hides=False).tree, booster.trees))
-    if view.has_labels:
-        return replace(booster, trees=trees)
-    nothing = [[0.0] * len(tree.left) for tree in trees]
-    trees = tuple(replace(t, gain=none, cover=none) for t, none in zip(trees, nothing, strict=True))
-    return replace(booster, base_score=UNTOLD_SCORE, trees=trees)
 
 
 # ---- The report of a model from its file, without rows --------------------------------------------------
@@ -770,16 +758,11 @@ def trained_model_of(session: AggregatorSession) -> SignedModel:
     terms = session.terms
     if not terms.keeps_parts:
         return model
-    view = view_of(terms, terms.parties[0])
-    assert view is not None
-    trees, gains = [], dict.fromkeys(terms.parties, 0.0)
-    for tree in model.booster.trees:
-        seen, nothing = view.public.tree(tree), [0.0] * len(tree.left)
+    booster, gains = part_in(model.booster, terms), dict.fromkeys(terms.parties, 0.0)
+    for tree, seen in zip(model.booster.trees, booster.trees, strict=True):
         for feature, left, gain in zip(seen.feature, tree.left, tree.gain, strict=True):
             if left != NO_CHILD:
-                gains[terms.parties[feature - view.features]] += gain
-        trees.append(replace(seen, gain=nothing, cover=nothing))
-    booster = replace(model.booster, base_score=UNTOLD_SCORE, trees=tuple(trees))
+                gains[terms.parties[feature - len(booster.features)]] += gain
     return PartyModel(booster, terms, **facts_of(session), name=session.name, gains=gains)
 
 

@@ -15,7 +15,6 @@ import numpy as np
 from pydantic import ValidationError
 
 from fedboost.errors import ConfigError
-from fedboost.gbdt.booster import Booster
 from fedboost.results import tasks
 from fedboost.results.base import Ended, Result, Traffic
 from fedboost.results.tasks import BinCounts
@@ -440,7 +439,7 @@ def _simulated(
     nthread: int,
     site: str | None,
     by_tables: bool = False,
-    models: Mapping[str, Booster] | None = None,
+    models: Mapping[str, PartyModel] | None = None,
 ) -> tuple[SignedModel, Traffic]:
     """Run a session in this process and return its signed model and its traffic. by_tables: the parties are
     the tables rather than those in the terms; models: as for `run_session`."""
@@ -551,16 +550,15 @@ def evaluate(
     agreed = evaluation_terms(first, terms, *settings, most_rows=MOST_IDS)
     if not agreed.evaluates_jointly:
         return Evaluation.from_model(*_simulated(agreed, shards, seed, nthread, site, terms is None))
-    for what, given in (("model", parts if agreed.xgb_model is None else shards), ("table", shards)):
+    for what, given in (("model", parts if agreed.vertical.predict_with else shards), ("table", shards)):
         if missing := [party for party in agreed.parties if party not in given]:
             raise ConfigError(
                 "predict-input-missing",
                 f"the {what} of party {missing[0]} is missing; pass one for each party",
             )
-    models = {party: part.booster for party, part in parts.items()}
     if isinstance(shards, Mapping):  # parts name other parties by their places in the terms
         shards = {party: shards[party] for party in agreed.parties or shards}
-    return Evaluation.from_model(*_simulated(agreed, shards, seed, nthread, site, models=models))
+    return Evaluation.from_model(*_simulated(agreed, shards, seed, nthread, site, models=parts))
 
 
 def tune(
@@ -617,7 +615,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     text. Raises ConfigError if a file cannot be read."""
     settings = read_toml(path, TERMS)
     if "xgb_model" in settings:
-        task = task_of(settings.get("program"))
+        task = task_of(settings.get("program", "boosting"))
         settings["xgb_model"] = text_of(settings["xgb_model"], path.parent, task)
     return settings
 

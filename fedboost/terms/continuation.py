@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
@@ -21,7 +22,7 @@ from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float32, Float64
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.drift import BINS, edges_of, score_edges
-from fedboost.terms.session import Task
+from fedboost.terms.session import MAX_PARTIES, Task
 
 if TYPE_CHECKING:
     from fedboost.terms.columns import Schema
@@ -32,6 +33,9 @@ MAX_MODEL = 3 << 20
 MAX_EDGES = BINS - 1
 _COLUMNS = "fedboost.columns"
 _BINS = "fedboost.bins"
+PARTS = "fedboost.parts"
+"""Attribute with the id of a model whose parts the parties keep. The trees are then only its structure."""
+_KEPT = re.compile(rf'"{PARTS}":"([0-9a-f]{{64}})"')  # quotes in names are escaped, so this is the attribute
 TRAINED_UNDER = "fedboost.terms"
 """Attribute with the terms under which the model was trained, as canonical JSON. Stored if a session
 evaluates the model or compares rows with it."""
@@ -55,7 +59,7 @@ def written(
     Args:
         columns: the columns on which the model was trained, if known.
         bins: bin edges from `attached`.
-        facts: attributes of the model; only attributes in `FACTS` are kept.
+        facts: attributes of the model; only `PARTS` and attributes in `FACTS` are kept.
 
     Raises ConfigError if the text is too long."""
     meanings = {} if columns is None else columns.model_dump(mode="json", include={*MEANINGS})
@@ -64,21 +68,34 @@ def written(
     attributes: dict[str, Any] = {_COLUMNS: meanings} if meanings else {}
     attributes |= {} if bins is None else {_BINS: bins}
     own = {key: json.dumps(value, separators=(",", ":")) for key, value in attributes.items()}
-    text = rounded.to_xgboost(own | {key: facts[key] for key in sorted(FACTS & {*facts})})
+    text = rounded.to_xgboost(own | {key: facts[key] for key in sorted({PARTS, *FACTS} & {*facts})})
     _check_length(text)
     return text
 
 
 @lru_cache(maxsize=8)
-def read(text: str) -> Booster:
+def read(text: str, parties: int = MAX_PARTIES) -> Booster:
     """Read the model in a text. Raises ConfigError if `written` did not write the text."""
     _check_length(text)
-    booster, attributes = Booster.from_any_xgboost(text, "xgb_model")
-    if set(attributes) - {_COLUMNS, _BINS, *FACTS} or booster.to_xgboost(attributes) != text:
+    holders, known = (parties, {PARTS}) if id_of(text) else (0, set[str]())
+    booster, attributes = Booster.from_any_xgboost(text, "xgb_model", holders)
+    if {*attributes} - {_COLUMNS, _BINS, *FACTS, *known} or booster.to_xgboost(attributes) != text:
         raise ConfigError(
             "model-not-canonical", "xgb_model is not text that fedboost wrote; use the path of a model file"
         )
     return booster
+
+
+def id_of(text: str | None) -> str:
+    """Return the id of the model in a text, if the parties keep its parts, else ''."""
+    found = _KEPT.search(text or "")
+    return found[1] if found else ""
+
+
+@lru_cache(maxsize=8)
+def leaf_bytes(text: str | None) -> int:
+    """Return the size in bytes of a row's leaf bits (`gbdt.reach`) in the model in a text; 0 without one."""
+    return sum(-(-len(tree.leaves) // 8) for tree in (read(text).trees if text else ()))
 
 
 @lru_cache(maxsize=8)

@@ -43,7 +43,6 @@ class Task:
             label holder requests them for its own rows.
         is_protected: answers use the protection of the terms, unless parties with different columns evaluate
             a model.
-        helped_by: if parties hold different columns, task that sites without labels must allow, too.
         max_turns: maximum number of queries in a session; None if it depends on the trees."""
 
     name: str
@@ -61,7 +60,6 @@ class Task:
     reads_subgroups: bool = False
     by_analyst: bool = True
     is_protected: bool = True
-    helped_by: str = ""
     max_turns: int | None = None
 
     def read(self, columns: Schema) -> Schema:
@@ -83,7 +81,6 @@ _ROWS = (
         model_is="evaluated",
         measures=True,
         reads_subgroups=True,
-        helped_by="predict",
         max_turns=2,
     ),
     Task(
@@ -102,6 +99,7 @@ _ROWS = (
         None,
         "predict_jointly",
         reads_labels=False,
+        model_is="predicted with",
         by_analyst=False,
         is_protected=False,
         max_turns=ALIGNMENT_TURNS,

@@ -98,7 +98,7 @@ _BITS_OF_FIGURE = 20
 count of ten million rows in units of 10 has a million (2**20) possible values."""
 _UNUSED_COLUMNS = "validation", "row_id", "ranges"
 """Settings of columns that an evaluation drops. It needs `label_range` only under terms with noise."""
-_ONLY_TO_TRAIN = frozenset({"validation_fraction", "early_stopping_rounds", "reference", "xgb_model"})
+_ONLY_TO_TRAIN = frozenset({"validation_fraction", "early_stopping_rounds", "reference"})
 """Settings of a training that an evaluation by parties with different columns drops. It keeps all others, by
 which each site recognises the model."""
 _MAY_DIFFER = frozenset(
@@ -110,6 +110,9 @@ _MAY_DIFFER = frozenset(
 )
 """Settings that may differ between the training of a model and its evaluation by parties with different
 columns."""
+
+_OF_PARTS = "parties", "label_holder", "label_epsilon", "objective", "num_class"
+"""Settings that give a party's part of a model its meaning, and must be the same to continue it."""
 
 
 @dataclass(frozen=True)
@@ -267,10 +270,11 @@ def _check_joint(terms: Terms, by_site: bool | None, predict_rows: int | None) -
 
 def are_of_training(terms: Terms, trained: Terms) -> bool:
     """Return True if parties with different columns may have trained, under the terms `trained`, the model
-    that these terms evaluate."""
+    that these terms evaluate or continue."""
+    same = _OF_PARTS if terms.task.trains else terms.flat.keys() - {"columns", *_MAY_DIFFER}
 
     def kept(each: Terms) -> dict[str, Any]:
-        values = {key: value for key, value in each.flat.items() if key not in {"columns", *_MAY_DIFFER}}
+        values = {key: value for key, value in each.flat.items() if key in same}
         columns = each.columns.model_copy(update={"subgroups": {}, "validation": None})
         return {**values, "columns": columns}
 

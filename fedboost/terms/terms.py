@@ -236,14 +236,15 @@ class Terms(Flat):
     def earlier(self) -> Booster | None:
         """The model in `xgb_model` (a model that the session continues, evaluates or compares with rows), or
         None."""
-        return None if self.xgb_model is None else continuation.read(self.xgb_model)
+        text, parties = self.xgb_model, len(self.parties) or MAX_PARTIES
+        return None if text is None else continuation.read(text, parties)
 
     @cached_property
     def trained(self) -> Self | None:
         """Terms under which the model in `xgb_model` was trained, or None if its file does not contain them.
         They prove nothing unless the model is signed. If the parties keep the model's parts, these are terms
         with the same settings, which each site compares with its part. Raises ConfigError if invalid."""
-        if self.evaluates_jointly and self.xgb_model is None:
+        if self.evaluates_jointly and self.vertical.predict_with is not None:
             own = "program", "predict_with", "predict_rows", "subgroups", "threshold", "evaluate_rows"
             return self.altered({}, without=own)
         facts = {} if self.xgb_model is None else continuation.facts_of(self.xgb_model)
@@ -721,10 +722,8 @@ def _faults_of_vertical(terms: Terms) -> Iterator[str]:
         return
     jointly, program = terms.evaluates_jointly, terms.session.program
     named, has_rows = task_of(program), bool(vertical.predict_rows) and not jointly
-    if jointly and not (
-        vertical.predict_rows and (vertical.predict_with is None) != (terms.xgb_model is None)
-    ):
-        yield "to evaluate, set predict_rows, and either predict_with or xgb_model"
+    if jointly and not (vertical.predict_rows and (vertical.predict_with or terms.xgb_model)):
+        yield "to evaluate, set predict_rows, and predict_with or xgb_model"
     if not jointly and has_rows != (vertical.predict_with is not None):
         yield "predict_with and predict_rows must be set together: set both or neither"
     protection, noisy = f"protection {hiding.protection}", vertical.label_epsilon is not None
@@ -783,11 +782,6 @@ def _faults_of_vertical(terms: Terms) -> Iterator[str]:
         ),
         (terms.evaluation.party_metrics, "party_metrics", "only the label holder has labels; remove it"),
         (
-            bool(terms.xgb_model) and not jointly,
-            "xgb_model",
-            "no party has all columns of its trees; remove it",
-        ),
-        (
             not terms.session.is_built_in or named.uses_reference or (has_rows and not named.makes_model),
             f"program {program!r}",
             "set boosting",
@@ -808,9 +802,12 @@ def _faults_of_continuation(terms: Terms) -> Iterator[str]:
     if not (terms.task.model_is and terms.session.is_built_in):
         yield f"xgb_model can be continued only by program boosting, not by {terms.session.program!r}"
     try:
-        booster = continuation.read(text)
+        booster = continuation.read(text, len(terms.parties) or MAX_PARTIES)
         if terms.task.trains and continuation.facts_of(text):
             yield "xgb_model is continued, so it must not contain facts about its training"
+        due = terms.keeps_parts if terms.task.trains else terms.vertical.predict_with is not None
+        if bool(continuation.id_of(text)) != due:
+            yield "xgb_model is " + ("kept in parts: assemble it", 'whole: set model = "whole"')[due]
         differs = _model_difference(booster, terms) or _column_difference(
             booster, continuation.trained_columns(text), terms
         )

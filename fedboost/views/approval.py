@@ -20,6 +20,7 @@ from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.contracts import AND
 from fedboost.protocol.site import HELP, OPENINGS, THRESHOLDS
 from fedboost.results.site import ApprovalView, Counts, ModelOrigin, Rule
+from fedboost.terms.continuation import id_of
 from fedboost.terms.tasks import class_names, is_binary
 from fedboost.terms.terms import Terms
 from fedboost.views.document import (
@@ -262,7 +263,7 @@ def _drift(terms: Terms) -> tuple[Lines, str]:
 
 
 def _measured_model(terms: Terms) -> tuple[str, str]:
-    if terms.evaluates_jointly and terms.earlier is None:
+    if terms.evaluates_jointly and terms.vertical.predict_with is not None:
         return "model", f"{terms.vertical.predict_with}: each party's own part of it"
     trees = terms.earlier.trees if terms.earlier else ()
     leaves = sum(tree.left.count(NO_CHILD) for tree in trees)
@@ -508,7 +509,9 @@ def _label_holder(terms: Terms) -> str:
     """Describe what a label holder sends and sees."""
     loud = "SENDS EVERY ROW'S GRADIENT, WHICH REVEALS ITS LABEL,"
     sends = "sends every row's gradient, encrypted," if terms.hides_columns else loud
-    return f"{sends} to the other parties that hold its rows; sees which rows go left at each of their splits"
+    sees = "sees which rows go left at each of their splits"
+    sees += f"; also {JOINTLY_TOLD} of the model that is continued" if terms.earlier else ""
+    return f"{sends} to the other parties that hold its rows; {sees}"
 
 
 def _colluders(terms: Terms) -> str:
@@ -536,6 +539,7 @@ def _model(terms: Terms) -> list[tuple[str, str]]:
         + f", {counted(terms.trees.rounds, 'round')} of depth {terms.trees.max_depth}"
         + (f", {len(terms.roots)} trees each" if len(terms.roots) > 1 else "")
         + (f", continuing a model of {len(terms.earlier.trees)} trees" if terms.earlier else "")
+        + (f", {id}, of which each party has its own part" if (id := id_of(terms.xgb_model)) else "")
         + ("" if terms.session.is_built_in else f", using the program {delimited(terms.session.program)}")
     )
     settings = [f"min_child_weight {terms.trees.min_child_weight:g}", f"max_bin {terms.histograms.max_bin}"]

@@ -50,6 +50,10 @@ DRAWN = tuple(SETTINGS)
 """Those that seeds choose from."""
 SETTINGS["long"] = "binary", {"rounds": 12}
 SETTINGS["drawn"] = "binary", {"subsample": 0.7, "columns": {"row_id": "id"}}
+SETTINGS["continued"] = (
+    "binary",
+    {"xgb_model": fb.simulate(terms_of(**SMALL), {"pooled": pooled(ROWS)}).model},
+)
 LEFT, REPEATED, REPEATED_LEFT = "left", "repeated", "repeated, left"
 """What `by_id` is where all rows of the label holder take part, and where it has some of an id; else True
 where rows are matched."""

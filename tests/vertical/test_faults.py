@@ -26,7 +26,18 @@ from fedboost.protocol.site import Site
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.signed_model import PartyModel, trained_model_of
 from tests.helpers.columns_apart import LAYOUTS, terms_of
-from tests.helpers.faults_apart import DRAWN, LAYOUT_NAMES, ROWS, TIMES, World, apart, play
+from tests.helpers.faults_apart import (
+    DRAWN,
+    LAYOUT_NAMES,
+    LEFT,
+    REPEATED,
+    REPEATED_LEFT,
+    ROWS,
+    TIMES,
+    World,
+    apart,
+    play,
+)
 from tests.helpers.predictions import due, models_of, tables_of, terms_for
 
 FAST, SEEDS = 40, 130
@@ -53,6 +64,22 @@ def test_the_seeds_have_every_fault_every_end_and_every_layout():
     assert {(world.layout, world.by_id) for world in worlds} == {
         (layout, by_id) for layout in LAYOUT_NAMES for by_id in (True, False)
     }
+
+
+class Continuing(World):
+    """A model is continued: a label holder that loses the earlier margins gets the leaf bits again."""
+
+    def choose(self, seed):
+        self.by_id = (False, True, LEFT, REPEATED, REPEATED_LEFT)[seed % 5]
+        layouts = LAYOUT_NAMES if self.by_id in (False, True) else LAYOUT_NAMES[:2]
+        self.layout, self.setting, self.aim = self.draw.choice(layouts), "continued", 0.1
+        return apart(self.layout, self.setting, "wait", self.by_id)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(25))
+def test_a_seed_that_continues_a_model(seed):
+    play(seed, Continuing)
 
 
 # ---- rows that are matched by their ids -----------------------------------------------------------------

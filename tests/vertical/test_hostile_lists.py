@@ -242,7 +242,9 @@ def test_all_lists_of_a_ring_may_be_relayed_in_one_turn_and_little_more(parties,
     names = [f"{number:x<{length}}"[:length] if length > 3 else f"{number}" for number in range(parties)]
     block = SimpleNamespace(parties=names)
     terms = SimpleNamespace(
-        vertical=SimpleNamespace(repeated_ids=False), blocks=SimpleNamespace(of=lambda party: block)
+        xgb_model=None,
+        vertical=SimpleNamespace(repeated_ids=False),
+        blocks=SimpleNamespace(of=lambda party: block),
     )
     query, state = AlignQuery((ids,) * parties), SimpleNamespace(position=SimpleNamespace(started=False))
     needed = sum(sealed_size(POINT_BYTES * ids, names[1:2]) for _ in range(parties - 1))

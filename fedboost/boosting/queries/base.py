@@ -19,6 +19,7 @@ import numpy as np
 
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Int64, Scale
+from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grids, ends_of
 from fedboost.gbdt.histogram import STATS, Flags, Layout
 from fedboost.gbdt.kernels import level
@@ -27,6 +28,7 @@ from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, Splits, Tree
 from fedboost.privacy import packing
 from fedboost.privacy.packing import Segment
 from fedboost.protocol.contracts import MAX_CELLS, Bound, Only, Query
+from fedboost.protocol.parts import UNTOLD_SCORE
 from fedboost.terms.hiding import ROWS, Release
 from fedboost.terms.reading import MAX_FEATURES
 from fedboost.terms.session import TRAINING
@@ -189,6 +191,19 @@ class View:
         if wrong.min() < self.features:
             raise PeerError("query-splits", "a split uses a column that this party does not hold")
         raise PeerError("query-splits", "a split uses a column of a party that does not hold any columns")
+
+
+def part_in(booster: Booster, terms: Terms, party: str = "") -> Booster:
+    """Return a party's part of a model, or without a party the structure that all parties know."""
+    view = view_of(terms, party or terms.parties[0])
+    assert view is not None
+    view = replace(view if party else view.public, hides=False)
+    trees = tuple(map(view.tree, booster.trees))
+    if view.has_labels:
+        return replace(booster, trees=trees)
+    nothing = [[0.0] * len(tree.left) for tree in trees]
+    trees = tuple(replace(t, gain=none, cover=none) for t, none in zip(trees, nothing, strict=True))
+    return replace(booster, base_score=UNTOLD_SCORE, trees=trees)
 
 
 def hidden_places(terms: Terms, cut_points: CutPoints, nodes: int) -> dict[str, Int64]:

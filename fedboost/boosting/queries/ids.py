@@ -24,6 +24,7 @@ from fedboost.gbdt.sampling import Mask
 from fedboost.privacy.pairwise import KEY_BYTES, sealed_size
 from fedboost.privacy.points import POINT_BYTES, TOKEN_WORDS
 from fedboost.protocol.contracts import MAX_CELLS, Bound
+from fedboost.terms.continuation import leaf_bytes
 from fedboost.terms.session import MAX_PARTIES, TRAINING
 from fedboost.terms.terms import Terms
 
@@ -307,6 +308,7 @@ class ReachQuery(ToldPlaces):
         one hash per feature holder."""
         roots, names = len(terms.roots), terms.parties
         of_row = terms.trees.rounds * roots * -(-terms.max_leaves_per_round // roots // 8)
+        of_row += leaf_bytes(terms.xgb_model)
         batches = -(-self.total // rows_of_batch(of_row))
         return self.total * of_row + batches * sealed_size(0, names) + self.known_bytes(terms)
 

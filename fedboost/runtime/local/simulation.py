@@ -57,6 +57,7 @@ def simulate(
     callbacks: Iterable[Callback] = (),
     on_table: OnTable | None = None,
     site: str | None = None,
+    models: Mapping[str, PartyModel] | None = None,
 ) -> Result:
     """Train a model in this process, with simulated parties and a simulated aggregator.
 
@@ -73,6 +74,7 @@ def simulate(
         on_table: called before training with the terms and each party's name and table.
         site: column of the single table that contains the name of each row's site. It is used as a feature
             only if the terms list it.
+        models: party -> its part of the model (`Result.party_models`) that the terms continue.
 
     Raises:
         ConfigError: the terms are not for training, or the tables do not match the other arguments.
@@ -88,7 +90,8 @@ def simulate(
             "program-not-given",
             f"the terms use program {terms.session.program!r}; pass it as simulate(..., program=...)",
         )
-    return finish(*run_session(terms, shards, program, seed, on_round, nthread, callbacks, on_table, site))
+    settings = program, seed, on_round, nthread, callbacks, on_table, site, models
+    return finish(*run_session(terms, shards, *settings))
 
 
 def run_session(
@@ -101,10 +104,10 @@ def run_session(
     callbacks: Iterable[Callback] = (),
     on_table: OnTable | None = None,
     site: str | None = None,
-    models: Mapping[str, Booster] | None = None,
+    models: Mapping[str, PartyModel] | None = None,
 ) -> tuple[AggregatorSession, Meter, list[Part]]:
     """Run a session of any task in this process. The arguments are the same as for `simulate`. models: party
-    -> its part of the model, if the session evaluates one that the parties keep.
+    -> its part of the model, if the session evaluates or continues one that the parties keep.
 
     Returns:
         The session after its end, its traffic, and the model parts that parties keep.
@@ -129,7 +132,7 @@ def run_session(
             reader_of(data, terms, name, on_table),
             name,
             nthread,
-            None if models is None else lambda terms, name=name: models[name],  # type: ignore[misc]
+            None if models is None else lambda terms, name=name: models[name].booster,  # type: ignore[misc]
         )
         for name, data in shards.items()
     }

@@ -83,7 +83,8 @@ def spent_in(file: sqlite3.Connection) -> Spent:
     sessions, never_began, with_noise = file.execute(
         "SELECT count(*), coalesce(sum(attempt = 0), 0), coalesce(sum(delta > 0), 0) FROM "
         "(SELECT max(attempt) AS attempt, max(delta) AS delta FROM sessions JOIN standings USING "
-        "(party, session) WHERE json_extract(known, '$[0].predicted') IS NULL GROUP BY session)"
+        "(party, session) WHERE json_extract(known, '$[0].predicted') IS NULL "
+        "OR json_extract(known, '$[0].splits') > 0 GROUP BY session)"
     ).fetchone()
     (delta,) = file.execute("SELECT max(delta) FROM sessions").fetchone()
     (releases,) = file.execute("SELECT count(*) FROM charges").fetchone()

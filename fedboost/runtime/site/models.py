@@ -68,10 +68,9 @@ class PartFolder:
         return file
 
     def model_of(self, terms: Terms) -> Booster:
-        """Return this site's part of the model that the session predicts with. Raises Refused if the site
-        does not have the part, or if the terms do not match it."""
-        id = terms.vertical.predict_with
-        assert id is not None
+        """Return this site's part of the model that the session continues or predicts with. Raises Refused if
+        the site does not have the part, or if the terms do not match it."""
+        id = terms.vertical.predict_with or continuation.id_of(terms.xgb_model)
         file, name = self.file(id), f"model {id[:NAME_CHARS]}"
         try:
             if not file.exists():
@@ -94,7 +93,7 @@ class PartFolder:
         rows, fewest = vertical.predict_rows or 0, vertical.min_common_rows
         if not (
             are_of_training(terms, model.terms)
-            if terms.evaluates_jointly
+            if terms.task.by_analyst
             else signed_model.terms_to_predict(model, rows, fewest) == terms
         ):
             raise Refused(

@@ -21,7 +21,7 @@ from fedboost.gbdt.metrics import EDGES, is_at_threshold, own_name
 from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.gbdt.tree import NO_CHILD
 from fedboost.privacy.pairwise import MIN_GROUP_PARTIES, Group
-from fedboost.protocol.site import MAX_SESSIONS, MAX_SPLITS, Budget, Limits, splits_by
+from fedboost.protocol.site import MAX_SESSIONS, MAX_SPLITS, Budget, Limits, predicted_by, splits_by
 from fedboost.results.site import ModelOrigin
 from fedboost.runtime.config import to_toml
 from fedboost.terms.hiding import MAX_DELTA, ProtectionName
@@ -682,22 +682,21 @@ def _rows(policy: Policy, terms: Terms, party: str) -> Breach | None:
 
 def _helping(policy: Policy, terms: Terms, party: str) -> Breach | None:
     """Return the breach if the policy forbids the task by which this site would help the label holder."""
-    does, named = terms.task.helped_by, to_toml(policy.tasks)
-    if does in policy.tasks or not _helps(terms, party):
+    does, named = "predict" if predicted_by(terms, party) else "", to_toml(policy.tasks)
+    if does in ("", *policy.tasks):
         return None
     why = f"to {terms.task.name}, this site would {does} rows of the label holder"
     return Breach("tasks", named, why, allow=(does,))
 
 
 def _max_predicted_rows(policy: Policy, terms: Terms, party: str) -> Breach | None:
-    rows, limit = terms.vertical.predict_rows or 0, policy.max_predicted_rows
-    if rows <= limit or not _helps(terms, party):
+    rows, limit = predicted_by(terms, party) or 0, policy.max_predicted_rows
+    if rows <= limit:
         return None
-    if limit:
-        why, instead = f"the terms have predict_rows = {rows}", f"predict at most {limit}"
-        return Breach("max_predicted_rows", str(limit), why, instead, rows)
-    why = f"the terms predict {rows} rows with this site's columns (0 disables predictions)"
-    return Breach("max_predicted_rows", "0", why, "", rows)
+    why, instead = f"the terms predict {rows} rows with this site's columns", f"predict at most {limit}"
+    instead = f"set max_ids = {limit}" if terms.task.trains else instead
+    why, instead = (why, instead) if limit else (f"{why} (0 disables predictions)", "")
+    return Breach("max_predicted_rows", str(limit), why, instead, rows)
 
 
 def _max_splits(policy: Policy, terms: Terms, party: str) -> Breach | None:
@@ -815,7 +814,7 @@ _OF_MATCHED: tuple[Rule, ...] = (
 _OF_SPLITS: tuple[Rule, ...] = (*_OF_MATCHED, _max_splits, _model, _min_alone_rounds, _min_rows_per_bin)
 
 BY_COLUMNS: dict[str, tuple[Rule, ...]] = {
-    "train": _OF_SPLITS,
+    "train": (*_OF_SPLITS, _helping, _max_predicted_rows),
     "tune": _OF_SPLITS,
     "describe": _OF_MATCHED,
     "evaluate": (*_OF_MATCHED, _helping, _max_predicted_rows, _min_alone_rounds),

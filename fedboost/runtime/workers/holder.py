@@ -101,6 +101,8 @@ class WorkersHolder:
     to these.
     """
 
+    earlier = None
+
     def __init__(
         self,
         engine: DaskEngine,

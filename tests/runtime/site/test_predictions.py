@@ -75,7 +75,7 @@ def test_predictions_are_off_until_the_site_says_how_many_rows():
         "site's columns (0 disables predictions); set max_predicted_rows = 500 in its [policy] and restart "
         "`fedboost party`"
     )
-    with pytest.raises(Refused, match="max_predicted_rows = 499, but the terms have predict_rows = 500"):
+    with pytest.raises(Refused, match="max_predicted_rows = 499, but the terms predict 500 rows"):
         policy(**NAMED, max_predicted_rows=499).permit(predicting(), "north", analyst="south")
     limits = policy(**NAMED, max_predicted_rows=500).permit(predicting(), "north", analyst="south")
     assert limits == Limits(max_predicted_rows=500, min_difference=10)
