@@ -35,7 +35,7 @@ from fedboost.gbdt.partition import Bins, GrowingRows
 from fedboost.gbdt.reach import Decisions, Structure
 from fedboost.gbdt.sampling import ALL_ROWS, Mask, Sampler, split_by_masks
 from fedboost.gbdt.threads import Threads
-from fedboost.gbdt.tree import NO_SPLITS, NODE, Splits, Tree
+from fedboost.gbdt.tree import NO_SPLITS, NODE, Bytes, Int32, Splits, Tree
 from fedboost.holders.shard import Exchange, Shard, place_of
 from fedboost.holders.whole_rows import GrowingHolder, HorizontalHolder
 from fedboost.privacy.protection import HiddenSums
@@ -326,8 +326,8 @@ class RowSets:
         columns[1] = self._column_of[splits.feature]
         if self._roots > 1:
             columns[1] += np.where(holder < 0, 0, roots)
-        splits = Splits(columns, splits.categories)
-        own = some(splits, holder < 0)
+        of = partial(_some, columns, splits.categories)
+        own = of(holder < 0)
         if self._alone:
             place = self._parties.index(self._label_holder)
             if not (holder < 0 if is_label_holder else holder == place).all():
@@ -345,7 +345,7 @@ class RowSets:
         if self._alone or not (to_all or is_label_holder):
             return
         for other in self.others:
-            foreign = some(splits, holder == self._parties.index(other))
+            foreign = of(holder == self._parties.index(other))
             if len(foreign):
                 packed = yield Receive(ROW_SET, other, self.size(rows.rows))
                 self._take(rows, other, packed)
@@ -391,10 +391,12 @@ class RowSets:
 
 
 def some(splits: Splits, chosen: Mask) -> Splits:
-    count = np.count_nonzero(chosen)
-    if count == len(splits):
-        return splits
-    return Splits(splits.columns[:, chosen], splits.categories[chosen]) if count else NO_SPLITS
+    return _some(splits.columns, splits.categories, chosen)
+
+
+def _some(columns: Int32, categories: Bytes, chosen: Mask) -> Splits:
+    at = chosen.nonzero()[0]
+    return Splits(columns.take(at, axis=1), categories.take(at, axis=0)) if at.size else NO_SPLITS
 
 
 def levels(splits: Splits) -> Iterator[Mask]:

@@ -603,7 +603,8 @@ def check_whole(tag: Tag, group: Group) -> None:
 _TAG_BYTES = 16
 
 
-def sealed_size(content: int, receivers: Iterable[str]) -> int:
+@lru_cache(maxsize=64)  # computed for each relay
+def sealed_size(content: int, receivers: tuple[str, ...]) -> int:
     """Return the size in bytes of the output of `seal` for `content` bytes and these receivers."""
     wrapped = 2 * packing.LENGTH_BYTES + KEY_BYTES + _TAG_BYTES
     return (
@@ -614,7 +615,7 @@ def sealed_size(content: int, receivers: Iterable[str]) -> int:
     )
 
 
-MIN_SEALED_BYTES = sealed_size(0, ["a"])
+MIN_SEALED_BYTES = sealed_size(0, ("a",))
 """Minimum size in bytes of the output of `seal`."""
 
 
@@ -647,10 +648,10 @@ def open_sealed(sealed: bytes, sender: str, receiver: str, secret: bytes, contex
     """Decrypt bytes that `seal` encrypted. secret: key that sender and receiver share. Raises PeerError if
     the bytes were changed, or sealed by another sender, for another receiver or in another context."""
     try:
-        ciphertext, *wrapped = packing.unpack(sealed)
+        ciphertext, *wrapped = packing.unpack(memoryview(sealed))
         keys = dict(zip(wrapped[::2], wrapped[1::2], strict=True))
         wrapper = _wrapper(secret, sender, receiver, context)
-        key = wrapper.decrypt(_NONCE, keys[receiver.encode()], ciphertext)
+        key = wrapper.decrypt(_NONCE, keys[memoryview(receiver.encode())], ciphertext)
         return AESGCM(key).decrypt(_NONCE, ciphertext, context)
     except (PeerError, ValueError, KeyError, InvalidTag):
         raise PeerError(

@@ -383,8 +383,8 @@ class BaseQuery(HasSplits, Query, ABC):
                 hidden[name] = seen
         if not hidden:
             return self
-        fields = vars(self) | hidden
-        told: Self = kind(*[fields[name] for name in kind.__match_args__])
+        told: Self = kind.__new__(kind)  # its values have been checked, so it needs no initialisation
+        vars(told).update({name: getattr(self, name) for name in kind.__match_args__} | hidden)
         return told
 
     def bytes_needed(self, parties: int) -> int:
