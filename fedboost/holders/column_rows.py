@@ -316,7 +316,7 @@ class RowSets:
         parties of the block, False to send them only to the label holder. A party that receives no row set
         leaves its rows in the split node. For a tree with only the label holder's columns, no row sets are
         sent. Raises PeerError for invalid splits."""
-        if not len(splits):
+        if not splits.size:
             return
         # Before a bit is sent, check which party's column each split uses, that each split is of an existing
         # leaf, and that `alone_rounds` use no other party's column.
@@ -337,7 +337,7 @@ class RowSets:
                     f"holder {self._label_holder}",
                 )
         # Every party sends its own row sets before it waits for other parties' row sets, to avoid deadlocks.
-        if len(own):
+        if own.size:
             rows.growing.apply(own, rows.bins)
             told = [party for party in self.others if to_all or party == self._label_holder]
             if told and not self._alone:
@@ -346,7 +346,7 @@ class RowSets:
             return
         for other in self.others:
             foreign = of(holder == self._parties.index(other))
-            if len(foreign):
+            if foreign.size:
                 packed = yield Receive(ROW_SET, other, self.size(rows.rows))
                 self._take(rows, other, packed)
                 rows.growing.apply(foreign, rows.bins)

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Literal
 
 from pydantic import Field
@@ -65,11 +64,7 @@ class Blocks:
 
     def of(self, party: str) -> Block | None:
         """Return the party's block, or None if the party has all columns."""
-        return self._by_party.get(party)
-
-    @cached_property
-    def _by_party(self) -> dict[str, Block]:
-        return {party: block for block in self.blocks for party in block.parties}
+        return next((block for block in self.blocks if party in block.parties), None)
 
     def viewer(self, party: str) -> str:
         """Return the party's name if parties receive different views of queries, or '' if they do not."""

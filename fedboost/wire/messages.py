@@ -94,7 +94,7 @@ def _encoded(kind: Any, message: object) -> bytes:
 
 
 def _head(message: Any, field: str, size: int) -> bytes:
-    """Return the bytes before a field's content: number and wire type of the field, and its size, a varint."""
+    """Return the bytes before a field's content: number and wire type, and the size as a varint."""
     head = [message.DESCRIPTOR.fields_by_name[field].number << 3 | 2]
     while size > 0x7F:
         head.append(size & 0x7F | 0x80)

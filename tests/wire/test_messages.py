@@ -22,9 +22,10 @@ from hypothesis import strategies as st
 from fedboost.boosting.queries import Query
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.protocol.adding import FromAdder, ToAdder
-from fedboost.protocol.messages import Ask, FromParty, Offer, Report, ToParty
+from fedboost.protocol.messages import Ask, FromParty, Offer, Relay, Report, ToParty
 from fedboost.wire import codec
 from fedboost.wire.messages import (
+    LARGE,
     TrainCommand,
     TrainRequest,
     decode_from_adder,
@@ -108,6 +109,18 @@ def draws(strategy, kind):
 def test_every_message_of_a_session_comes_back(strategy, kinds):
     """The strategies of all directions have each kind of message."""
     assert all(draws(strategy, kind) for kind in get_args(kinds))
+
+
+@pytest.mark.parametrize("size", [LARGE - 1, LARGE, 1 << 20])
+@pytest.mark.parametrize("number", [0, 1, 127, 128, 70_000])
+def test_large_content_is_encoded_as_protobuf_encodes_it(number, size):
+    content = bytes(size)
+    report = Report(number, number, number, content, b"note", bytes(32))
+    sent = Relay(number, 1, number, content, True, to=("a", "b"))
+    told = Relay(1, number, number, content, False, sender="a")
+    assert encode_from_party(report) == pb.FromParty(report=vars(report)).SerializeToString()
+    assert encode_from_party(sent) == pb.FromParty(relay=vars(sent)).SerializeToString()
+    assert encode_to_party(told) == pb.ToParty(relay=vars(told)).SerializeToString()
 
 
 def test_every_query_comes_back():

@@ -115,7 +115,7 @@ class View:
 
     def splits(self, splits: Splits) -> Splits:
         """Return the splits as seen in this view; the same object if nothing is hidden."""
-        if not len(splits):
+        if not splits.size:
             return splits
         seen, columns, categories = (
             self._seen[splits.feature],
@@ -128,7 +128,7 @@ class View:
     def values(self, values: Values) -> Values:
         """Return the leaf values as seen in this view: all 0 for a party without labels."""
         told = self.has_labels or {value for _, value in values} <= {0.0}
-        return values if told else tuple((node, 0.0) for node, _ in values)
+        return values if told else tuple([(node, 0.0) for node, _ in values])
 
     def cells(self, starts: tuple[int, ...]) -> tuple[int, ...]:
         """Return the starts of residual cells as seen in this view: all 0 for a party without labels, because
@@ -383,8 +383,9 @@ class BaseQuery(HasSplits, Query, ABC):
                 hidden[name] = seen
         if not hidden:
             return self
-        told: Self = kind.__new__(kind)  # its values have been checked, so it needs no initialisation
-        vars(told).update({name: getattr(self, name) for name in kind.__match_args__} | hidden)
+        fields = vars(self) | hidden
+        told: Self = kind.__new__(kind)  # not initialised, which would take longer and change nothing
+        vars(told).update({name: fields[name] for name in kind.__match_args__})
         return told
 
     def bytes_needed(self, parties: int) -> int:
