@@ -603,19 +603,14 @@ def check_whole(tag: Tag, group: Group) -> None:
 _TAG_BYTES = 16
 
 
-@lru_cache(maxsize=64)  # computed for each relay
-def sealed_size(content: int, receivers: tuple[str, ...]) -> int:
+def sealed_size(content: int, receivers: Iterable[str]) -> int:
     """Return the size in bytes of the output of `seal` for `content` bytes and these receivers."""
-    wrapped = 2 * packing.LENGTH_BYTES + KEY_BYTES + _TAG_BYTES
-    return (
-        packing.LENGTH_BYTES
-        + content
-        + _TAG_BYTES
-        + sum(wrapped + len(party.encode()) for party in receivers)
-    )
+    names = [*map(str.encode, receivers)]
+    wrapped = len(names) * (2 * packing.LENGTH_BYTES + KEY_BYTES + _TAG_BYTES) + sum(map(len, names))
+    return packing.LENGTH_BYTES + content + _TAG_BYTES + wrapped
 
 
-MIN_SEALED_BYTES = sealed_size(0, ("a",))
+MIN_SEALED_BYTES = sealed_size(0, ["a"])
 """Minimum size in bytes of the output of `seal`."""
 
 
