@@ -106,11 +106,11 @@ class RowsOfNodes:
     def apply(self, splits: Splits, binned: BinnedRows, layout: Layout) -> None:
         """Move the rows of each split node to its children. Raises PeerError if a split does not fit the tree
         or the features. layout: the features that can split rows."""
-        if not len(splits):
+        if not splits.size:
             return
         self._make_room(splits)
         first, arrays = 0, (*_kinds(layout), binned.by_feature, self._rows, self._scratch)
-        while first < len(splits):
+        while first < splits.size:
             # Both branches apply splits until one depends on an earlier split (it splits a child), or has a
             # fault. They return where they stopped.
             if self._threads.number == 1 or self._all < SHARED:

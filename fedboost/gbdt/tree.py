@@ -214,7 +214,7 @@ class Splits:
         columns.setflags(write=False)
         categories.setflags(write=False)
         self.columns = columns
-        self.size = len(categories)
+        self.size: int = columns.shape[1]
         """Number of splits."""
         self.node: Int32 = columns[0]
         self.feature: Int32 = columns[1]

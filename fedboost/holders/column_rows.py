@@ -36,7 +36,7 @@ from fedboost.gbdt.partition import Bins, GrowingRows
 from fedboost.gbdt.reach import Decisions, Structure
 from fedboost.gbdt.sampling import ALL_ROWS, Mask, Sampler, split_by_masks
 from fedboost.gbdt.threads import Threads
-from fedboost.gbdt.tree import NO_SPLITS, NODE, Splits, Tree
+from fedboost.gbdt.tree import NO_SPLITS, NODE, Bytes, Int32, Splits, Tree
 from fedboost.holders.shard import Exchange, Shard, place_of
 from fedboost.holders.whole_rows import GrowingHolder, HorizontalHolder
 from fedboost.privacy.protection import HiddenSums
@@ -320,7 +320,7 @@ class RowSets:
         parties of the block, False to send them only to the label holder. A party that receives no row set
         leaves its rows in the split node. For a tree with only the label holder's columns, no row sets are
         sent. Raises PeerError for invalid splits."""
-        if not len(splits):
+        if not splits.size:
             return
         # Before a bit is sent, check which party's column each split uses, that each split is of an existing
         # leaf, and that `alone_rounds` use no other party's column.
@@ -330,8 +330,8 @@ class RowSets:
         columns[1] = self._column_of[splits.feature]
         if self._roots > 1:
             columns[1] += np.where(holder < 0, 0, roots)
-        splits = Splits(columns, splits.categories)
-        own = some(splits, holder < 0)
+        of = partial(_some, columns, splits.categories)
+        own = of(holder < 0)
         if self._alone:
             place = self._parties.index(self._label_holder)
             if not (holder < 0 if is_label_holder else holder == place).all():
@@ -341,7 +341,7 @@ class RowSets:
                     f"holder {self._label_holder}",
                 )
         # Every party sends its own row sets before it waits for other parties' row sets, to avoid deadlocks.
-        if len(own):
+        if own.size:
             rows.growing.apply(own, rows.bins)
             told = [party for party in self.others if to_all or party == self._label_holder]
             if told and not self._alone:
@@ -349,8 +349,8 @@ class RowSets:
         if self._alone or not (to_all or is_label_holder):
             return
         for other in self.others:
-            foreign = some(splits, holder == self._parties.index(other))
-            if len(foreign):
+            foreign = of(holder == self._parties.index(other))
+            if foreign.size:
                 packed = yield Receive(ROW_SET, other, self.size(rows.rows))
                 self._take(rows, other, packed)
                 rows.growing.apply(foreign, rows.bins)
@@ -395,10 +395,12 @@ class RowSets:
 
 
 def some(splits: Splits, chosen: Mask) -> Splits:
-    count = np.count_nonzero(chosen)
-    if count == len(splits):
-        return splits
-    return Splits(splits.columns[:, chosen], splits.categories[chosen]) if count else NO_SPLITS
+    return _some(splits.columns, splits.categories, chosen)
+
+
+def _some(columns: Int32, categories: Bytes, chosen: Mask) -> Splits:
+    at = chosen.nonzero()[0]
+    return Splits(columns.take(at, axis=1), categories.take(at, axis=0)) if at.size else NO_SPLITS
 
 
 def levels(splits: Splits) -> Iterator[Mask]:

@@ -6,7 +6,7 @@ PeerError for bytes that `pack` could not have written."""
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from fedboost.privacy import kernels
 
 RandomBytes = Callable[[int], bytes]
 """Returns the given number of random bytes from the operating system's cryptographic generator."""
+Content = TypeVar("Content", bytes, memoryview)
 LENGTH_BYTES, _SHORT = 4, 256
 _LENGTHS = tuple(size.to_bytes(LENGTH_BYTES) for size in range(_SHORT))
 """Encoded lengths of short fields."""
@@ -31,8 +32,9 @@ def pack(*fields: bytes) -> bytes:
     return b"".join(packed)
 
 
-def unpack(data: bytes) -> list[bytes]:
-    """Decode the fields that `pack` encoded. Raises PeerError if the bytes end within a field."""
+def unpack(data: Content) -> list[Content]:
+    """Decode the fields that `pack` encoded: bytes, or views if `data` is a view. Raises PeerError if the
+    bytes end within a field."""
     fields, offset, size = [], 0, len(data)
     while offset < size:
         start = offset + LENGTH_BYTES

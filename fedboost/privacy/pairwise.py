@@ -605,13 +605,9 @@ _TAG_BYTES = 16
 
 def sealed_size(content: int, receivers: Iterable[str]) -> int:
     """Return the size in bytes of the output of `seal` for `content` bytes and these receivers."""
-    wrapped = 2 * packing.LENGTH_BYTES + KEY_BYTES + _TAG_BYTES
-    return (
-        packing.LENGTH_BYTES
-        + content
-        + _TAG_BYTES
-        + sum(wrapped + len(party.encode()) for party in receivers)
-    )
+    names = [*map(str.encode, receivers)]
+    wrapped = len(names) * (2 * packing.LENGTH_BYTES + KEY_BYTES + _TAG_BYTES) + sum(map(len, names))
+    return packing.LENGTH_BYTES + content + _TAG_BYTES + wrapped
 
 
 MIN_SEALED_BYTES = sealed_size(0, ["a"])
@@ -647,10 +643,10 @@ def open_sealed(sealed: bytes, sender: str, receiver: str, secret: bytes, contex
     """Decrypt bytes that `seal` encrypted. secret: key that sender and receiver share. Raises PeerError if
     the bytes were changed, or sealed by another sender, for another receiver or in another context."""
     try:
-        ciphertext, *wrapped = packing.unpack(sealed)
+        ciphertext, *wrapped = packing.unpack(memoryview(sealed))
         keys = dict(zip(wrapped[::2], wrapped[1::2], strict=True))
         wrapper = _wrapper(secret, sender, receiver, context)
-        key = wrapper.decrypt(_NONCE, keys[receiver.encode()], ciphertext)
+        key = wrapper.decrypt(_NONCE, keys[memoryview(receiver.encode())], ciphertext)
         return AESGCM(key).decrypt(_NONCE, ciphertext, context)
     except (PeerError, ValueError, KeyError, InvalidTag):
         raise PeerError(

@@ -255,7 +255,9 @@ class PendingAnswer:
         if self._ends is None or sender not in self._ends.keys:
             name = quoted(sender, MAX_QUOTE)
             raise PeerError("relay-sender", f"party {name} relayed bytes, but is not in this party's block")
-        if not self._orders.setdefault(sender, Order(f" of party {sender}")).add(relay, self._most):
+        if sender not in self._orders:
+            self._orders[sender] = Order(f" of party {sender}")
+        if not self._orders[sender].add(relay, self._most):
             return
         self._parts[sender].append(relay.content)
         if relay.last:

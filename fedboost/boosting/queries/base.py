@@ -117,7 +117,7 @@ class View:
 
     def splits(self, splits: Splits) -> Splits:
         """Return the splits as seen in this view; the same object if nothing is hidden."""
-        if not len(splits):
+        if not splits.size:
             return splits
         seen, columns, categories = (
             self._seen[splits.feature],
@@ -130,7 +130,7 @@ class View:
     def values(self, values: Values) -> Values:
         """Return the leaf values as seen in this view: all 0 for a party without labels."""
         told = self.has_labels or {value for _, value in values} <= {0.0}
-        return values if told else tuple((node, 0.0) for node, _ in values)
+        return values if told else tuple([(node, 0.0) for node, _ in values])
 
     def cells(self, starts: tuple[int, ...]) -> tuple[int, ...]:
         """Return the starts of residual cells as seen in this view: all 0 for a party without labels, because
@@ -399,7 +399,8 @@ class BaseQuery(HasSplits, Query, ABC):
         if not hidden:
             return self
         fields = vars(self) | hidden
-        told: Self = kind(*[fields[name] for name in kind.__match_args__])
+        told: Self = kind.__new__(kind)  # not initialised, which would take longer and change nothing
+        vars(told).update({name: fields[name] for name in kind.__match_args__})
         return told
 
     def bytes_needed(self, parties: int) -> int:
