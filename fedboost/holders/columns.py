@@ -18,27 +18,8 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from fedboost.boosting.queries import OfTurn, Query
+from fedboost.boosting.queries import OfTurn, Query, ids, labels
 from fedboost.boosting.queries.columns import BinsQuery, QuantileQuery, SummaryQuery
-from fedboost.boosting.queries.ids import (
-    UNKNOWN,
-    AlignQuery,
-    IdCountQuery,
-    OfRows,
-    PlacesQuery,
-    ReachQuery,
-    check_batch,
-    check_predicted,
-    few_in_common,
-    rows_of_batch,
-)
-from fedboost.boosting.queries.labels import (
-    EvaluationQuery,
-    MagnitudesQuery,
-    ResidualQuery,
-    RowsQuery,
-    StartQuery,
-)
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.boosting.state import INITIAL_STATE, BoostingState, Round, structure
 from fedboost.errors import PeerError, Refused
@@ -51,15 +32,8 @@ from fedboost.gbdt.kernels.histogram import spread_level
 from fedboost.gbdt.sampling import Mask
 from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import NO_SPLITS, Splits, Tree
-from fedboost.holders import column_rows
+from fedboost.holders import column_rows, other_tasks
 from fedboost.holders.alignment import Alignment, CommonRows
-from fedboost.holders.other_tasks import (
-    OTHER_HOLDERS,
-    EvaluationHolder,
-    HolderArguments,
-    TableOf,
-    described,
-)
 from fedboost.holders.shard import BaseHolder, Exchange, Shard, place_of
 from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.privacy import packing
@@ -122,7 +96,7 @@ class LeafBits:
         times: number of the label holder's rows for each relayed row, int64 [relayed rows]; features: returns
         the party's columns in a slice of its rows; base: initial margins of the label holder's rows."""
         structure, holder = self._decisions.structure, self._block.label_holder
-        step = rows_of_batch(max(map(structure.size, structure.parties)))
+        step = ids.rows_of_batch(max(map(structure.size, structure.parties)))
         ends, margins, why = np.concatenate([[0], np.cumsum(times)]), list[Float64](), list[Float64]()
         for first in range(0, times.size, step):
             each = times[first : first + step]
@@ -171,12 +145,12 @@ class PredictionHolder(BaseHolder):
             raise Refused(
                 "model-columns-differ", f"the model of party {name} has different columns from the terms"
             )
-        check_batch(terms)
+        ids.check_batch(terms)
         self._shard = shard = read(terms)
         assert shard.ids is not None
         self._alignment = Alignment(terms, name, shard.ids, secret)
         if view.has_labels:
-            check_predicted(terms, self._alignment.size)
+            ids.check_predicted(terms, self._alignment.size)
         self._model = model
         self._leaf_bits = LeafBits(terms, name, model, self._threads)
 
@@ -193,26 +167,26 @@ class PredictionHolder(BaseHolder):
     def answering(self, query: OfTurn) -> Answering:
         """Return this party's answer, int64 [query.cells], as a generator that exchanges relays."""
         match query:
-            case IdCountQuery():
+            case ids.IdCountQuery():
                 return self._alignment.count(query)
-            case AlignQuery():
-                check_predicted(self._terms, query.sizes[self._holder])
+            case ids.AlignQuery():
+                ids.check_predicted(self._terms, query.sizes[self._holder])
                 return (yield from self._alignment.tokens(query))
-            case ReachQuery() if self._me == self._block.label_holder:
+            case ids.ReachQuery() if self._me == self._block.label_holder:
                 yield from self._predict(query)
                 return np.array([query.total])
-            case ReachQuery():
+            case ids.ReachQuery():
                 yield from self._tell(query)
                 return np.zeros(query.cells, np.int64)
         raise PeerError("query-task", f"query {query.name} is not part of a prediction session")
 
     # ---- At a feature holder ------------------------------------------------------------------------
 
-    def _tell(self, query: ReachQuery) -> Exchange:
+    def _tell(self, query: ids.ReachQuery) -> Exchange:
         """Send the label holder a mask of the rows that this party has. Check that the ids of these rows
         match, then relay the leaf bits of all rows."""
         rows = yield from self._alignment.tell_known(query)
-        known = rows != UNKNOWN
+        known = rows != ids.UNKNOWN
         features = np.full((query.total, len(self._shard.columns)), np.nan, np.float32)
         features[known] = self._shard.values(rows[known])
         each = np.ones(query.total, np.int64)
@@ -220,7 +194,7 @@ class PredictionHolder(BaseHolder):
 
     # ---- At the label holder ------------------------------------------------------------------------
 
-    def _predict(self, query: ReachQuery) -> Exchange:
+    def _predict(self, query: ids.ReachQuery) -> Exchange:
         """Predict the rows by combining the leaf bits of all parties. Before that, receive a mask of the rows
         that each feature holder has, and send it a hash of the ids of these rows. Feature holders relay leaf
         bits once per id, and these are repeated for each row with that id."""
@@ -240,9 +214,9 @@ class PredictionHolder(BaseHolder):
     def _check_common(self, known: Mask) -> None:
         """Raise Refused if a model would be evaluated on too few common ids. known: bool [feature holders,
         ids]. To predict, the check of `ReachQuery` at each feature holder is enough."""
-        ids, fewest = int(known.all(axis=0).sum()), self._terms.vertical.fewest_common_rows
-        if self._measures_common and ids < fewest:
-            raise Refused("align-few-common", few_in_common(ids, fewest, self._block.parties))
+        common, fewest = int(known.all(axis=0).sum()), self._terms.vertical.fewest_common_rows
+        if self._measures_common and common < fewest:
+            raise Refused("align-few-common", ids.few_in_common(common, fewest, self._block.parties))
 
     @property
     def _measures_common(self) -> bool:
@@ -258,7 +232,7 @@ class JointEvaluationHolder(PredictionHolder):
     Rows are evaluated if all parties have them, or all rows of the label holder with `rows =
     "label_holder"`. Labels have the noise that the terms require, as in training (`label_epsilon`)."""
 
-    _measured: EvaluationHolder | None = None
+    _measured: other_tasks.EvaluationHolder | None = None
 
     @property
     def rows(self) -> int:
@@ -276,9 +250,9 @@ class JointEvaluationHolder(PredictionHolder):
 
     def answering(self, query: OfTurn) -> Answering:
         """Return this party's answer, int64 [query.cells], as a generator that exchanges relays."""
-        if not isinstance(query, MagnitudesQuery | EvaluationQuery):
+        if not isinstance(query, labels.MagnitudesQuery | labels.EvaluationQuery):
             answer = yield from super().answering(query)
-            if isinstance(query, ReachQuery) and self.prediction is not None:
+            if isinstance(query, ids.ReachQuery) and self.prediction is not None:
                 self._measured = self._measure(self.prediction)
             return answer
         query.check_order(self._terms, self.state)
@@ -292,13 +266,15 @@ class JointEvaluationHolder(PredictionHolder):
             )
         return self._measured.compute(query)
 
-    def _measure(self, done: Prediction) -> EvaluationHolder:
+    def _measure(self, done: Prediction) -> other_tasks.EvaluationHolder:
         shard, margins = self._shard, done.margins
         if self._measures_common:
             chosen = np.flatnonzero(done.known.all(axis=0))
             shard, margins = shard.pick(chosen), margins[..., chosen]
         nthread = self._threads.number
-        return EvaluationHolder(lambda terms: shard, self._terms, nthread, self._me, margins=margins)
+        return other_tasks.EvaluationHolder(
+            lambda terms: shard, self._terms, nthread, self._me, margins=margins
+        )
 
 
 # ---- A training: the columns of a party, and the relays of its block ------------------------------------
@@ -481,11 +457,11 @@ class VerticalHolder(BaseHolder):
         return Answered(answers[0] if len(answers) == 1 else np.concatenate(answers), encrypted)
 
     def _answer(self, query: Query) -> Answering:
-        if not query.of_tree and isinstance(query, OfRows):
-            self._has_met = self.earlier is None or not isinstance(query, PlacesQuery)
+        if not query.of_tree and isinstance(query, ids.OfRows):
+            self._has_met = self.earlier is None or not isinstance(query, ids.PlacesQuery)
             return (yield from self._common.answering(query))
         if isinstance(query, SummaryQuery):
-            return described(query, self._terms, self._name, self._own.shard, self._threads)
+            return other_tasks.described(query, self._terms, self._name, self._own.shard, self._threads)
         own = self._own
         # Row sets come first, because the query is about the nodes after its splits. The floor counts the
         # rows of these nodes, so it is checked next, before any sum is sent.
@@ -498,14 +474,14 @@ class VerticalHolder(BaseHolder):
                 return self._own_cuts.count_rows(query, own)
             case BinsQuery():
                 return self._own_cuts.count_bins(query, own)
-            case RowsQuery():
+            case labels.RowsQuery():
                 yield from self._common.compare()
-            case StartQuery():
+            case labels.StartQuery():
                 self._place_bins(query.cut_points)
                 query = self._local(query)
             case EndRoundQuery():
                 return self._end_round(query)
-            case ResidualQuery():
+            case labels.ResidualQuery():
                 query = replace(query, splits=NO_SPLITS)
         return own.compute(query)
 
@@ -587,7 +563,7 @@ class VerticalHolder(BaseHolder):
         self._floor.forget()
         return answer
 
-    def _local(self, start: StartQuery) -> StartQuery:
+    def _local(self, start: labels.StartQuery) -> labels.StartQuery:
         local = replace(start, cut_points=start.cut_points.pick(self._view.own_features))
         return self._own_cuts.put_into(local, self._own) if self._view.hides else local
 
@@ -687,7 +663,7 @@ def holder_for(
     name: str,
     nthread: int = 1,
     model_of: Callable[[Terms], Booster] | None = None,
-    table_of: TableOf | None = None,
+    table_of: other_tasks.TableOf | None = None,
     explains: bool = False,
 ) -> Callable[[Terms, bytes], Holder]:
     """Return a function (`Site.holder`) that creates the holder of a party's rows for given terms.
@@ -701,29 +677,27 @@ def holder_for(
         table_of: returns the training table of the model that the session evaluates.
         explains: True if a prediction also computes what each party contributes to it.
     """
-    own = HolderArguments(read, name, nthread, model_of, table_of, explains)
+    own = other_tasks.HolderArguments(read, name, nthread, model_of, table_of, explains)
     return lambda terms, secret: HOLDERS[terms.task.name](own, terms, secret)
 
 
-def _training(own: HolderArguments, terms: Terms, secret: bytes) -> Holder:
+def _counting(own: other_tasks.HolderArguments, terms: Terms, secret: bytes) -> Holder:
     if terms.blocks:
         holder = VerticalHolder(own.read, terms, own.name, secret, own.nthread)
         if terms.earlier is not None:
             holder.earlier = _own_part(own, terms)
         return holder
+    if other := other_tasks.OTHER_HOLDERS.get(terms.task.name):
+        return other(own, terms, secret)
     return HorizontalHolder(partial(own.read, terms), terms, own.nthread, own.name)
 
 
-def _describing(own: HolderArguments, terms: Terms, secret: bytes) -> Holder:
-    return (_training if terms.blocks else OTHER_HOLDERS["describe"])(own, terms, secret)
-
-
-def _predicting(own: HolderArguments, terms: Terms, secret: bytes) -> Holder:
+def _predicting(own: other_tasks.HolderArguments, terms: Terms, secret: bytes) -> Holder:
     model = _own_part(own, terms)
     return PredictionHolder(own.read, terms, own.name, secret, model, own.nthread, own.explains)
 
 
-def _own_part(own: HolderArguments, terms: Terms) -> Booster:
+def _own_part(own: other_tasks.HolderArguments, terms: Terms) -> Booster:
     """Return the party's part of the model that a session uses, or the whole model in the terms."""
     if terms.earlier is not None and not (terms.vertical.predict_with or id_of(terms.xgb_model)):
         return terms.earlier
@@ -732,17 +706,17 @@ def _own_part(own: HolderArguments, terms: Terms) -> Booster:
     return own.model_of(terms)
 
 
-def _evaluating(own: HolderArguments, terms: Terms, secret: bytes) -> Holder:
+def _evaluating(own: other_tasks.HolderArguments, terms: Terms, secret: bytes) -> Holder:
     if not terms.evaluates_jointly:
-        return OTHER_HOLDERS["evaluate"](own, terms, secret)
+        return _counting(own, terms, secret)
     return JointEvaluationHolder(own.read, terms, own.name, secret, _own_part(own, terms), own.nthread)
 
 
-HOLDERS: dict[str, Callable[[HolderArguments, Terms, bytes], Holder]] = {
-    "train": _training,
-    "tune": _training,
-    **OTHER_HOLDERS,
-    "describe": _describing,
+HOLDERS: dict[str, Callable[[other_tasks.HolderArguments, Terms, bytes], Holder]] = {
+    "train": _counting,
+    "tune": _counting,
+    **other_tasks.OTHER_HOLDERS,
+    "describe": _counting,
     "evaluate": _evaluating,
     "predict": _predicting,
 }

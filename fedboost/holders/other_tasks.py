@@ -11,13 +11,7 @@ import numpy as np
 
 from fedboost.boosting.programs.tasks import encoded, numbers_of, part, unit_of
 from fedboost.boosting.queries import Query
-from fedboost.boosting.queries.columns import (
-    FIGURES,
-    BinCountsQuery,
-    QuantileQuery,
-    RangeQuery,
-    SummaryQuery,
-)
+from fedboost.boosting.queries.columns import BinCountsQuery, QuantileQuery, RangeQuery, SummaryQuery
 from fedboost.boosting.queries.labels import EvaluationQuery, MagnitudesQuery
 from fedboost.boosting.state import BoostingState
 from fedboost.errors import PeerError, Refused
@@ -330,7 +324,7 @@ def described(query: SummaryQuery, terms: Terms, name: str, shard: Shard, thread
     codes = shard.label.astype(np.int64) if has_label and query.classes else np.zeros(0, np.int64)
     parts += map(told, np.bincount(codes, minlength=query.classes).tolist())
     numbers = dict(zip(gridded_here, map(encoded, numbers_of(terms, rows, quantiles)), strict=True))
-    nothing = np.zeros(FIGURES, np.int64)
+    nothing = np.zeros(query.SIZE, np.int64)
     return np.concatenate([parts, *(numbers.get(column, nothing) for column in gridded(terms))])
 
 

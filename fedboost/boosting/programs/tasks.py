@@ -18,13 +18,7 @@ import numpy as np
 from fedboost.boosting.programs.initialisation import align, count_rows, no_model, predict
 from fedboost.boosting.queries import OfTurn
 from fedboost.boosting.queries.base import MAX_ROWS
-from fedboost.boosting.queries.columns import (
-    FIGURES,
-    BinCountsQuery,
-    QuantileQuery,
-    RangeQuery,
-    SummaryQuery,
-)
+from fedboost.boosting.queries.columns import BinCountsQuery, QuantileQuery, RangeQuery, SummaryQuery
 from fedboost.boosting.queries.labels import ALL, ROW_COUNTS, EvaluationQuery, MagnitudesQuery
 from fedboost.errors import ConfigError, PeerError, TrainingStopped
 from fedboost.fixedpoint import EXPONENT_CELLS, UNIT, Float64, Int64, bound_exponent
@@ -234,7 +228,7 @@ def describe(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
         )
     require_enough(terms, rows)
     if query.figures:
-        numbers = [*map(decoded, total[query.counts :].reshape(-1, FIGURES))]
+        numbers = [*map(decoded, total[query.counts :].reshape(-1, query.SIZE))]
         return Outcome(no_model(terms), _summary(terms, rows, missing, numbers, levels, classes))
     if any(sum(each) != rows for each in (*levels, *filter(None, [classes]))):
         raise PeerError("sums-inconsistent", f"the counts of a column do not sum to {rows} rows")
@@ -294,7 +288,7 @@ def _numbers(told: DisclosedQuantiles, floor: int) -> dict[str, Any]:
 
 
 def encoded(numbers: Mapping[str, Any]) -> Int64:
-    """Encode what is published about a numeric column, int64 [FIGURES]: the ends of intervals, NaN for None,
+    """Encode what is published about a numeric column, int64 [SIZE]: the ends of intervals, NaN for None,
     and whether the column is constant, each as the bits of a float32."""
     intervals = *numbers["quantiles"].values(), numbers["gap"]
     ends = [end for each in intervals for end in each or (math.nan, math.nan)]
@@ -302,7 +296,7 @@ def encoded(numbers: Mapping[str, Any]) -> Int64:
 
 
 def decoded(figures: Int64) -> dict[str, Any]:
-    """Decode what is published about a numeric column. figures: int64 [FIGURES], as from `encoded`."""
+    """Decode what is published about a numeric column. figures: int64 [SIZE], as from `encoded`."""
     told = figures.astype("<u4").view("<f4")
     ends = [pair.tolist() if np.isfinite(pair).all() else None for pair in told[:-1].reshape(-1, 2)]
     shares = dict(zip((f"{share:g}" for share in tasks.SHARES), ends[:-1], strict=True))

@@ -1,7 +1,7 @@
 """Queries that count rows by the values of columns: in grid cells, ranges, levels (categories) and bins."""
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from fedboost.boosting.queries.base import (
     APART,
@@ -42,9 +42,6 @@ BYTES_PER_COUNT = 64
 MAX_WEIGHT_BITS = 52
 """Maximum number of bits of the sum of all weights. `Quantiles` multiplies this sum by a number of subcells
 (up to 2**11), in int64."""
-FIGURES = 2 * len(SHARES) + 3
-"""Number of integers that describe a numeric column: the ends of each quantile's interval, the ends of the
-gap, and whether the column is constant."""
 LEVELS_SUMMED = MAX_REFINEMENTS + 1
 """What a `LevelSumsQuery` adds to `BoostingState.grids`: over the maximum, so that no grid can follow."""
 
@@ -293,7 +290,8 @@ class SummaryQuery(Stateless, BaseQuery):
 
     If parties hold different columns, each party answers only for its own, after the rows are matched. All
     counts are rounded as they are published, except the number of rows. The last entries are the published
-    figures of each numeric column, `FIGURES` integers each (`programs.tasks.encoded`).
+    figures of each numeric column, `SIZE` integers each (`programs.tasks.encoded`): the ends of each
+    quantile's interval, the ends of the gap, and whether the column is constant.
 
     Args:
         numeric: number of numeric features.
@@ -302,6 +300,7 @@ class SummaryQuery(Stateless, BaseQuery):
         figures: number of numeric columns, including a numeric label, if parties hold different columns.
     """
 
+    SIZE: ClassVar[int] = 2 * len(SHARES) + 3
     description = "row counts: total, missing, by level"
     tasks = frozenset({"describe"})
     with_noise = (False, True)
@@ -334,7 +333,7 @@ class SummaryQuery(Stateless, BaseQuery):
 
     @property
     def cells(self) -> int:
-        return self.counts + FIGURES * self.figures
+        return self.counts + self.SIZE * self.figures
 
     @property
     def cell_bits(self) -> int:
