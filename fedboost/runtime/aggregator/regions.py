@@ -14,19 +14,7 @@ from typing import Any
 import grpc
 
 from fedboost.errors import FedboostError, PeerError, quoted
-from fedboost.protocol.adding import (
-    Addition,
-    Cut,
-    From,
-    FromAdder,
-    Gone,
-    Held,
-    Here,
-    RegionEnd,
-    RegionSum,
-    To,
-    ToAdder,
-)
+from fedboost.protocol import adding
 from fedboost.protocol.messages import Connected, Disconnected
 from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.analysts import Checks
@@ -55,10 +43,10 @@ class Region:
     adder: str
     outgoing: Outgoing
     observer: Observer
-    end: RegionEnd = field(default_factory=RegionEnd)
+    end: adding.RegionEnd = field(default_factory=adding.RegionEnd)
     members: dict[str, "Member"] = field(default_factory=dict)
 
-    def tell(self, frame: ToAdder) -> None:
+    def tell(self, frame: adding.ToAdder) -> None:
         data = encode_to_adder(frame)
         self.count(sent=len(data))
         self.outgoing.put(data)
@@ -69,7 +57,7 @@ class Region:
             Event("bytes", party=f"adder {self.adder}".strip(), received=received, sent=sent)
         )
 
-    def send(self, parties: tuple[str, ...], data: bytes, relays: bool, adds: Addition | None) -> None:
+    def send(self, parties: tuple[str, ...], data: bytes, relays: bool, adds: adding.Addition | None) -> None:
         """Send a message to parties of the region. The arguments are as for `RegionEnd.to`."""
         self.tell(self.end.to(parties, data, relays, adds))
 
@@ -92,7 +80,7 @@ class Member:
 
     def put(self, data: bytes) -> None:
         """Queue a preflight check for the party."""
-        self.region.tell(To((self.number,), data, advises=True))
+        self.region.tell(adding.To((self.number,), data, advises=True))
 
     def close(self) -> None:
         """Nothing is queued for one party alone."""
@@ -141,27 +129,27 @@ class Regions:
         if fault is not None:
             await refuse(context, fault)
 
-    async def _take(self, region: Region, frame: FromAdder) -> None:
+    async def _take(self, region: Region, frame: adding.FromAdder) -> None:
         """Handle a frame. Raises PeerError if the adder breaks the protocol."""
         names = region.end.names
         match frame:
-            case Here():
+            case adding.Here():
                 self._here(region, frame)
-            case Gone(number, reason) if number in names:
+            case adding.Gone(number, reason) if number in names:
                 self._lose(region, names[number], quoted(reason))
-            case From(number, data, advises) if number in names:
+            case adding.From(number, data, advises) if number in names:
                 await self._hear(region.members[names[number]], data, advises)
-            case RegionSum() if (sizes := region.end.summed(frame)) is not None:
+            case adding.RegionSum() if (sizes := region.end.summed(frame)) is not None:
                 self._sessions.handle_sum(frame, sizes, names.get(frame.last) or next(iter(sizes)))
-            case Held(turn, attempt, numbers):
+            case adding.Held(turn, attempt, numbers):
                 self._sessions.hold(turn, attempt, [names[number] for number in numbers if number in names])
             case _:
                 return  # about a party whose call has ended, or an earlier turn
 
-    def _here(self, region: Region, frame: Here) -> None:
+    def _here(self, region: Region, frame: adding.Here) -> None:
         if frame.party in self._connected:
             taken = name_taken(frame.party)
-            region.tell(Cut(frame.number, True, taken.code, str(taken)))
+            region.tell(adding.Cut(frame.number, True, taken.code, str(taken)))
             return
         region.end.here(frame)
         now, name = time.monotonic(), frame.party
@@ -189,5 +177,5 @@ class Regions:
             else:
                 await self._sessions.hear(name, data, member.unawaited)
         except PeerError as error:
-            region.tell(Cut(member.number, False, error.code, str(error)))
+            region.tell(adding.Cut(member.number, False, error.code, str(error)))
             self._lose(region, name, f"it broke the protocol: {quoted(str(error))}")
