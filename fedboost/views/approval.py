@@ -797,9 +797,9 @@ def _site(view: ApprovalView) -> Iterator[Entry]:
         yield "through", f"adders {listed(view.adders)}{seen}"
     if view.renamed:
         yield "its columns", view.renamed
-    if view.predicted is None:
+    if view.predicted is None or view.terms.task.trains:
         yield "sessions", "{} of {} used (max_sessions)".format(*view.sessions)
-    else:
+    if view.predicted is not None:
         used, most = view.predicted
         yield "predictions", f"{used:,} of {most:,} rows used (max_predicted_rows)"
     noise = view.terms.noise
