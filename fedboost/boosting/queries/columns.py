@@ -1,7 +1,7 @@
 """Queries that count rows by the values of columns: in grid cells, ranges, levels (categories) and bins."""
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, Self
 
 from fedboost.boosting.queries.base import (
     APART,
@@ -300,7 +300,7 @@ class SummaryQuery(Stateless, BaseQuery):
         figures: number of numeric columns, including a numeric label, if parties hold different columns.
     """
 
-    SIZE: ClassVar[int] = 2 * len(SHARES) + 3
+    SIZE = 2 * len(SHARES) + 3
     description = "row counts: total, missing, by level"
     tasks = frozenset({"describe"})
     with_noise = (False, True)
