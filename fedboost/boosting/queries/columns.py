@@ -302,7 +302,7 @@ class SummaryQuery(Stateless, BaseQuery):
         figures: number of numeric columns, including a numeric label, if parties hold different columns.
     """
 
-    description = "row counts: total, missing, by level; by columns, also quantiles"
+    description = "row counts, and by columns also quantiles"
     tasks = frozenset({"describe"})
     with_noise = (False, True)
     released = SUMMARY
