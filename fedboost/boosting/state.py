@@ -322,7 +322,7 @@ class BoostingState(HasSplits):
 
     def check(self, terms: Terms) -> None:
         """Raise Refused if no session under these terms can be in this state."""
-        trained = replace(self, grids=0) if terms.task.counts_values else self
+        trained = replace(self, grids=0, places=None) if terms.task.counts_values else self
         if not terms.task.trains and trained.position != INITIAL_STATE.position:
             raise Refused(
                 "state-invalid",

@@ -495,7 +495,7 @@ class VerticalHolder(BaseHolder):
             )
         if alone and isinstance(own, column_rows.FeatureRows):
             return np.zeros(query.cells, np.int64)
-        roots = {*map(self._row_sets.root_of, query.nodes)} if self._candidates else self._asked
+        roots = self._candidates_of(query.nodes, splits)
         # Gradients are relayed once per tree, and again if a catch-up has restarted the tree, because all
         # parties have then dropped them.
         if not own.has_gradients:  # the rows of the tree first, then their gradients
@@ -520,6 +520,10 @@ class VerticalHolder(BaseHolder):
         if not alone:
             sums = self._bins.among_all(query, sums, self._view.has_labels)
         return self._bins.with_marks(query, sums, groups)
+
+    def _candidates_of(self, nodes: tuple[int, ...], splits: Splits) -> set[int]:
+        """Return the candidates of nodes, and of the growing tree's splits, known even after a restart."""
+        return {*map(self._row_sets.root_of, (*nodes, *splits.node.tolist()))} if self._candidates else set()
 
     def _share_sample(self, tree: int) -> Exchange:
         """Start the trees of a round on their sample, which the label holder relays to the other parties. If
@@ -553,8 +557,8 @@ class VerticalHolder(BaseHolder):
             # If the value of a candidate whose sums were opened could be 0, the aggregator could compare the
             # sums of two trees over the same gradients.
             grown = self._candidates or [self._terms] * self._terms.objective.loss.outputs
-            dropped = {*range(len(self._candidates))} - self._asked
             splits = state.splits + query.splits
+            dropped = {*range(len(self._candidates))} - self._asked - self._candidates_of((), splits)
             column_rows.check_leaf_values(self._terms, own, state.scales, splits, query, grown, dropped)
         answer = own.compute(replace(query, splits=NO_SPLITS))
         self._finished = query.tree + 2

@@ -787,6 +787,11 @@ def _faults_of_vertical(terms: Terms) -> Iterator[str]:
             "set boosting",
         ),
         (
+            vertical.repeated_ids and terms.task.counts_values and terms.evaluation.min_count > 1,
+            "repeated_ids and min_count above 1",
+            "all rows of a count could belong to a single id; keep one row per id, or set min_count = 1",
+        ),
+        (
             terms.counts_jointly and (vertical.label_holder is None or not vertical.aligns),
             f"program {program}",
             "it needs label_holder, and rows that are matched by their ids",

@@ -74,7 +74,8 @@ def agreed(terms: Terms, parties: Sequence[Block]) -> tuple[Section, Section]:
         Paragraph(("Every party agreed to these terms before the session. Digest: ", Code(terms.digest))),
     ]
     told: list[Block] = [Entries(lines) for title, lines in words if title == WHO_LEARNS_WHAT]
-    told.append(note(_OF_A_MODEL if terms.task.trains else _OF_A_RESULT))
+    has_more = not (terms.task.takes_candidates or (terms.task.counts_values and terms.blocks))
+    told += [note(_OF_A_MODEL if terms.task.trains else _OF_A_RESULT)] * has_more
     if terms.noise is not None:
         told += [
             Paragraph("Privacy card: what is guaranteed for every single row."),

@@ -2,6 +2,7 @@
 its own columns alone."""
 
 import os
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +18,13 @@ from fedboost.boosting.programs import tasks as programs
 from fedboost.boosting.queries.columns import QuantileQuery, SummaryQuery
 from fedboost.boosting.state import INITIAL_STATE
 from fedboost.errors import ConfigError, SessionFailed
+from fedboost.holders.columns import holder_for
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.messages import Report
 from fedboost.protocol.site import Limits
+from fedboost.runtime.data.shard import to_shard, with_label_noise
+from fedboost.runtime.data.table import as_table
+from fedboost.runtime.site.memory import label_key
 from fedboost.terms.tasks import terms_to_describe
 
 LAYOUT = LAYOUTS["three holders"]
@@ -129,6 +134,41 @@ def test_figures_that_are_not_finite_are_none():
     assert {told["gap"], *told["quantiles"].values()} == {None}
 
 
+def test_intervals_that_end_before_they_start_are_none():
+    figures = np.array([2, 1] * 8 + [0], "<f4").view("<u4").astype(np.int64)
+    told = programs.decoded(figures)
+    assert {told["gap"], *told["quantiles"].values()} == {None}
+
+
+# ---- what is lost, and what a site remembers -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("party", ["bank", "shop"])
+def test_a_party_may_be_lost_once_rows_are_matched(party):
+    tables, _ = scattered(LAYOUT, pooled(600))
+    apart = session(tables).dying(party, 4).play()
+    assert apart.session.phase == "done", apart.error
+    assert apart.session.run.outcome.summary == session(tables).play().session.run.outcome.summary
+
+
+def noised(table, memory):
+    return with_label_noise(
+        lambda terms: to_shard(as_table(table), terms, "bank"), "bank", partial(label_key, memory)
+    )
+
+
+def test_labels_with_noise_are_described_by_a_site_with_a_memory(tmp_path):
+    """The key of the noise is in the memory, which is also where the matched rows are kept."""
+    tables, _ = scattered(LAYOUT, pooled(600))
+    terms = terms_to_describe(matched(LAYOUT, label_epsilon=1.0), 20).with_parties([*tables])
+    with opened(tmp_path / "memory.sqlite", party="bank") as memory:
+        apart = Apart(
+            "three holders", tables=tables, terms=terms, program=programs.describe, memories={"bank": memory}
+        )
+        apart.crash("bank", holder=holder_for(noised(tables["bank"], memory), "bank"))
+        assert apart.play().session.phase == "done", apart.error
+
+
 # ---- what is refused ------------------------------------------------------------------------------------
 
 
@@ -137,6 +177,14 @@ def test_rows_must_be_matched_by_ids_for_one_label_holder(settings):
     terms = matched(LAYOUTS["blocks"]) if settings == "blocks" else terms_of(LAYOUT)
     with raised(ConfigError, "settings-invalid"):
         terms_to_describe(terms)
+
+
+def test_counts_of_repeated_ids_have_no_floor():
+    """All rows of a count could be one person's."""
+    repeated = matched(LAYOUT, repeated_ids=True)
+    with raised(ConfigError, "settings-invalid"):
+        terms_to_describe(repeated, 2)
+    assert terms_to_describe(repeated, 1).vertical.repeated_ids
 
 
 def test_too_few_common_rows_are_not_described():

@@ -67,11 +67,15 @@ def test_candidates_cannot_have_groups_of_rows():
         terms_to_tune(terms, trials=2)
 
 
-def played(down=None):
+def session(down=None):
     table = pooled(ROWS)
     terms = terms_to_tune(terms_of(LAYOUTS["two holders"], rounds=3, **HIDDEN, **MARKED), trials=TRIALS)
     terms = terms.with_parties(["bank", "telco"])
-    return Apart("two holders", table=table, down=down, terms=terms, program=boosting.tune).play()
+    return Apart("two holders", table=table, down=down, terms=terms, program=boosting.tune)
+
+
+def played(down=None):
+    return session(down).play()
 
 
 @paillier
@@ -140,3 +144,31 @@ def test_sums_of_a_candidate_that_was_dropped_are_refused():
     assert len(turns) == 1
     assert apart.session.phase == "failed"
     assert "candidate that was dropped" in str(apart.left("bank") or apart.left("telco"))
+
+
+@paillier
+def test_a_restart_does_not_make_candidates_dropped():
+    """Otherwise an aggregator could pretend a lost connection and get other sums over the same gradients."""
+    parts = [part for query in played().queries for part in query.parts]
+    (end,) = [part for part in parts if isinstance(part, EndRoundQuery) and part.tree == 0]
+    sites = []
+
+    def split(party, message):
+        part = message.query.parts[-1] if isinstance(message, Ask) else None
+        return isinstance(part, HistogramQuery) and not part.tree and len(part.splits) > 0
+
+    def still(party, message):
+        if not split(party, message):
+            return None
+        if not sites:
+            sites.append(party)
+            return LOST
+        asked = apart.session.run.pending
+        nodes = {*range(TRIALS), *asked.splits.left.tolist(), *(asked.splits.left + 1).tolist()}
+        values = tuple((leaf, 0.0) for leaf in sorted(nodes - {*asked.splits.node.tolist()}))
+        query = dataclasses.replace(end, splits=asked.splits, values=values)
+        return [dataclasses.replace(message, query=query.seen_by(apart.terms, party))]
+
+    apart = session(still)
+    apart.play()
+    assert "does not follow from its rows" in str(apart.left("bank"))

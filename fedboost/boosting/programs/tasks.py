@@ -297,8 +297,9 @@ def encoded(numbers: Mapping[str, Any]) -> Int64:
 
 def decoded(figures: Int64) -> dict[str, Any]:
     """Decode what is published about a numeric column. figures: int64 [SIZE], as from `encoded`."""
-    told = figures.astype("<u4").view("<f4")
-    ends = [pair.tolist() if np.isfinite(pair).all() else None for pair in told[:-1].reshape(-1, 2)]
+    told = figures.astype("<u4").view("<f4").tolist()
+    pairs = zip(told[:-1:2], told[1::2], strict=True)
+    ends = [[low, high] if -math.inf < low <= high < math.inf else None for low, high in pairs]
     shares = dict(zip((f"{share:g}" for share in tasks.SHARES), ends[:-1], strict=True))
     return {"quantiles": shares, "constant": bool(told[-1]), "gap": ends[-1]}
 

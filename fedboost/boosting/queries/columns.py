@@ -301,7 +301,7 @@ class SummaryQuery(Stateless, BaseQuery):
     """
 
     SIZE = 2 * len(SHARES) + 3
-    description = "row counts: total, missing, by level"
+    description = "row counts, and by columns also quantiles"
     tasks = frozenset({"describe"})
     with_noise = (False, True)
     released = SUMMARY

@@ -389,16 +389,19 @@ class FileSession:
                 "its rows differ from those that the session started with; restore them, or train again",
             )
 
+        # Not within the transaction: hashing may read the table again, and its noise's key from the memory.
+        hashed = None if table is None else self._memory.hash_rows(table.hashed)
+
         def write(file: sqlite3.Connection) -> None:
             put(file, "standings", *self._name, *as_row(digest, self._standing), None)
-            if table is not None:
-                self._keep(file, table)
+            if table is not None and hashed is not None:
+                self._keep(file, table, hashed)
 
         if not self._rows or table is not None:
             self._write(write, durable=True)
             self._rows = digest
 
-    def _keep(self, file: sqlite3.Connection, table: HeldTable) -> None:
+    def _keep(self, file: sqlite3.Connection, table: HeldTable, hashed: bytes) -> None:
         """Store the facts about a table that later sessions need. Raises Refused if the chosen rows differ
         from another session's in only a few rows."""
         if (chosen := table.chosen) is not None:
@@ -406,7 +409,7 @@ class FileSession:
             others = (np.unpackbits(np.frombuffer(bits, np.uint8), count=rows) != 0 for rows, bits in sets)
             check_chosen(chosen, others, self._limits, self._memory.party)
             put(file, "row_sets", *self._name, table.rows, np.packbits(chosen).tobytes())
-        put(file, "tables", *self._name, table.rows, self._memory.hash_rows(table.hashed))
+        put(file, "tables", *self._name, table.rows, hashed)
 
     def meet(self, attempt: int) -> None:
         """Record that all parties have joined this attempt. From then on, predicted rows and splits count
