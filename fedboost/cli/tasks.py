@@ -13,21 +13,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from fedboost.cli.common import (
-    Force,
-    InsecureLoopback,
-    Json,
-    Keys,
-    MinCount,
-    ModelFile,
-    PageFile,
-    SaveTerms,
-    SomeAggregator,
-    TermsFile,
-    Wait,
-    check_page,
-    gathers,
-)
+from fedboost.cli import common
 from fedboost.cli.output import notice, show
 from fedboost.cli.train import Draw, notice_not_hidden, progress
 from fedboost.errors import ConfigError
@@ -50,14 +36,14 @@ SECONDS = 0.2  # interval for checking whether the session has ended
 class Run:
     """Options shared by all commands that run a session and show its result."""
 
-    aggregator: SomeAggregator = None
-    save_terms: SaveTerms = None
-    keys: Keys = None
-    insecure_loopback: InsecureLoopback = False
-    wait: Wait = 60
-    report: PageFile = None
-    force: Force = False
-    json: Json = False
+    aggregator: common.SomeAggregator = None
+    save_terms: common.SaveTerms = None
+    keys: common.Keys = None
+    insecure_loopback: common.InsecureLoopback = False
+    wait: common.Wait = 60
+    report: common.PageFile = None
+    force: common.Force = False
+    json: common.Json = False
 
     def check(self, *inputs: Path | None) -> None:
         """Raise ConfigError if there is nothing to do, or if an output is not writable or is an input."""
@@ -74,7 +60,7 @@ class Run:
         if self.save_terms is not None:
             check_writable(self.save_terms, *files, force=self.force)
         outputs = () if self.save_terms is None else (self.save_terms,)
-        check_page(self.report, *files, force=self.force, outputs=outputs)
+        common.check_page(self.report, *files, force=self.force, outputs=outputs)
 
     def save(self, terms: Terms, model: Path | None = None) -> None:
         """Write the terms, for sites to approve, if --save-terms is given. model: model file, to which the
@@ -127,7 +113,7 @@ class Run:
             result.report(self.report)
 
 
-runs_a_session = gathers("run", Run)
+runs_a_session = common.gathers("run", Run)
 """Decorator that adds the options of `Run` to a command. The command receives them as `run`."""
 
 
@@ -153,7 +139,7 @@ RowsToMeasure = Literal["held-out", "all", "new"]
 
 
 @runs_a_session
-def describe(terms: TermsFile, run: Run, min_count: MinCount = None) -> None:
+def describe(terms: common.TermsFile, run: Run, min_count: common.MinCount = None) -> None:
     """Summarise the rows of all sites before training. Counts missing values, levels and labels, shows
     quantiles, and suggests changes to the terms. As with training, every site has to agree first."""
     run.check(terms)
@@ -165,7 +151,9 @@ def describe(terms: TermsFile, run: Run, min_count: MinCount = None) -> None:
 
 
 @runs_a_session
-def drift(model: ModelFile, run: Run, terms: ColumnsFile = None, min_count: MinCount = None) -> None:
+def drift(
+    model: common.ModelFile, run: Run, terms: ColumnsFile = None, min_count: common.MinCount = None
+) -> None:
     """Compare the rows of all sites with a model's training rows. Compares each column and the score. The
     model must have been trained with reference = true. Labels are not needed."""
     run.check(model, terms)
@@ -178,7 +166,7 @@ def drift(model: ModelFile, run: Run, terms: ColumnsFile = None, min_count: MinC
 
 @runs_a_session
 def evaluate(
-    model: ModelFile,
+    model: common.ModelFile,
     run: Run,
     terms: ColumnsFile = None,
     by: Annotated[
@@ -199,7 +187,7 @@ def evaluate(
             "(default: held-out if the training held out rows, else all)."
         ),
     ] = None,
-    min_count: MinCount = None,
+    min_count: common.MinCount = None,
     predict_rows: Annotated[
         int | None,
         typer.Option(
@@ -220,7 +208,7 @@ def evaluate(
 
 @runs_a_session
 def tune(
-    terms: TermsFile,
+    terms: common.TermsFile,
     run: Run,
     out: Annotated[Path | None, typer.Option(help="File for the best terms.")] = None,
     space: Annotated[
