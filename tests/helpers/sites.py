@@ -39,7 +39,7 @@ from fedboost.wire.codec import WIRE_VERSION
 
 NAMES = ("north", "south", "east", "west", "centre")
 ROWS = 180
-PATIENCE = 40.0
+PATIENCE = 75.0
 """Seconds after which a test that waits gives up."""
 node.REDIAL = adder.REDIAL = analyst.REDIAL_SECONDS = 0.1
 server.TICK_SECONDS = adder.TICK_SECONDS = 0.05
