@@ -99,6 +99,23 @@ class Apart:
         self.sites[party] = replace(self.sites[party], **site)
         self.ends[party] = PartySession(self.sites[party])
 
+    def dies_at(self, party, number):
+        """Play it; a party dies when it is told its number-th message. The session itself, or None if the
+        party is told fewer."""
+        told = []
+
+        def crash(name, message):
+            told.extend([message] * (name == party and len(told) < number))
+            if name == party and len(told) == number:
+                told.append(None)
+                self.crash(party)
+                return LOST
+            return None
+
+        self.down = crash
+        self.play()
+        return self if None in told else None
+
     def dying(self, party, turn, remembers=dict):
         """The process of a party dies when it has answered this turn; remembers: the fields of its site
         then. The session itself."""

@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from apart_sessions import LOST, NOW, Apart, refused, sealing
+from apart_sessions import NOW, Apart, refused, sealing
 from columns_apart import (
     LAYOUTS,
     left_joined,
@@ -203,29 +203,12 @@ def test_a_party_may_die_after_each_turn(kind, party):
         assert result_of(continuing(kind).dying(party, turn).play()).booster == small_due()
 
 
-def dies_at(kind, party, number, **settings):
-    """A session in which a party dies when it is told its number-th message; None if it is told fewer."""
-    told = []
-
-    def crash(name, message):
-        told.extend([message] * (name == party and len(told) < number))
-        if name == party and len(told) == number:
-            told.append(None)
-            apart.crash(party)
-            return LOST
-        return None
-
-    apart = continuing(kind, down=crash, **settings)
-    apart.play()
-    return apart if None in told else None
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("party", PARTIES)
 @pytest.mark.parametrize("kind", ["whole", "parties"])
 def test_a_party_may_die_at_every_message(kind, party):
     number = 0
-    while apart := dies_at(kind, party, number + 1):
+    while apart := continuing(kind).dies_at(party, number + 1):
         number += 1
         assert result_of(apart).booster == small_due(), number
     assert number > 20

@@ -1,7 +1,7 @@
 """Whatever goes wrong in a session whose gradients are hidden, the model is the same or somebody is named."""
 
 import pytest
-from apart_sessions import LOST, Apart
+from apart_sessions import Apart
 from columns_apart import pooled, train_pooled
 from consortium import installed
 
@@ -28,22 +28,9 @@ def test_seeds():
 
 
 def dies_at(party, number):
-    """A session in which a party dies when it is told its number-th message, and another begins in its
-    place; None if it is told fewer."""
-    told = []
-
-    def crash(name, message):
-        told.extend([message] * (name == party and len(told) < number))
-        if name == party and len(told) == number:
-            told.append(None)
-            apart.crash(party)
-            return LOST
-        return None
-
     with two_keys():
-        apart = Apart("two holders", table=pooled(ROWS), down=crash, **HIDDEN, **SMALL, on_loss="wait")
-        apart.play()
-    return apart if None in told else None
+        session = Apart("two holders", table=pooled(ROWS), **HIDDEN, **SMALL, on_loss="wait")
+        return session.dies_at(party, number)
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from apart_sessions import LOST, Apart
+from apart_sessions import Apart
 from columns_apart import LAYOUTS, pooled, terms_of, train_pooled
 from consortium import installed
 
@@ -42,19 +42,8 @@ def test_a_session_makes_the_model_of_pooled_rows():
 @pytest.mark.parametrize("party", ["bank", "telco"])
 @pytest.mark.parametrize("nth", [3, 14])
 def test_a_party_may_die_at_any_message(party, nth):
-    seen = []
-
-    def crash(told, message):
-        seen.append(told)
-        if told == party and seen.count(party) == nth:
-            seen.append(None)
-            apart.crash(party)
-            return LOST
-        return None
-
-    apart = Apart("two holders", down=crash, table=pooled(60), **SETTINGS, on_loss="wait")
-    apart.play()
-    assert None in seen
+    apart = Apart("two holders", table=pooled(60), **SETTINGS, on_loss="wait")
+    assert apart.dies_at(party, nth)
     assert apart.session.booster == play("two holders", table=pooled(60)).session.booster
 
 
