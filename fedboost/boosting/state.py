@@ -29,7 +29,7 @@ from fedboost.boosting.queries.base import (
 )
 from fedboost.boosting.queries.columns import BYTES_PER_COUNT, LEVELS_SUMMED
 from fedboost.boosting.queries.ids import PlacesQuery
-from fedboost.boosting.queries.labels import RESIDUAL_TURNS, ResidualQuery, StartQuery
+from fedboost.boosting.queries.labels import RESIDUAL_TURNS, ResidualQuery, StartQuery, Times
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.errors import Refused, TrainingStopped, TreeAborted
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale
@@ -105,8 +105,6 @@ def tree_of(splits: Splits, values: Values, cuts: tuple[Float32, ...], roots: in
 
 # ---- The training state ---------------------------------------------------------------------------------
 
-_SCALES = struct.Struct(">qqqqd")
-
 
 @dataclass(frozen=True)
 class Round(HasSplits):
@@ -123,19 +121,26 @@ class Round(HasSplits):
 
 @dataclass(frozen=True)
 class Scales:
-    """The growing tree's gradient and hessian scales, and its sampling threshold (`HistogramQuery`)."""
+    """The growing tree's gradient and hessian scales, sampling threshold and sums of risks
+    (`HistogramQuery`)."""
 
     gradient: Scale
     hessian: Scale
     threshold: float = 0.0
+    at_risk: Times = ()
 
     def in_view(self, view: View) -> "Scales":
         return replace(self, gradient=view.scale(self.gradient), hessian=view.scale(self.hessian))
 
     def to_list(self) -> list[Any]:
-        """Return the scales and the threshold as JSON values."""
+        """Return the scales, the threshold and the sums of risks as JSON values."""
         gradient, hessian = self.gradient, self.hessian
-        return [gradient.exponent, gradient.bits, hessian.exponent, hessian.bits, self.threshold]
+        of_scales = gradient.exponent, gradient.bits, hessian.exponent, hessian.bits
+        return [*of_scales, self.threshold, *self.at_risk]
+
+    @property
+    def packed(self) -> bytes:
+        return struct.pack(f">qqqq{1 + len(self.at_risk)}d", *self.to_list())
 
 
 @dataclass(frozen=True)
@@ -182,7 +187,7 @@ class BoostingState(HasSplits):
     def grown(
         self,
         splits: Splits,
-        scales: tuple[Scale, Scale, float] | None = None,
+        scales: tuple[Scale, Scale, float, Times] | None = None,
         residual: ResidualQuery | None = None,
     ) -> "BoostingState":
         """Return the state after one more query about the growing tree. splits: additional splits sent with
@@ -238,7 +243,7 @@ class BoostingState(HasSplits):
     def position(self) -> Position:
         """Position of the state: counts and hashes that identify it."""
         model = self._hash.digest()
-        scales = b"" if self.scales is None else _SCALES.pack(*self.scales.to_list())
+        scales = b"" if self.scales is None else self.scales.packed
         residual = b"" if self.residual is None else self.residual.digest
         tree = hashlib.sha256(packing.pack(packing.number(self.levels), scales, residual)).digest()
         counts = self.grids, self.start is not None, len(self.rounds), len(self.splits), self.levels
@@ -328,7 +333,8 @@ class BoostingState(HasSplits):
                 "state-invalid",
                 f"a session with task {terms.task.name} cannot have the state of a training session",
             )
-        summed = LEVELS_SUMMED * bool(terms.columns.target_means) if self.grids >= LEVELS_SUMMED else 0
+        sums = bool(terms.columns.target_means) or terms.sums_risk
+        summed = LEVELS_SUMMED * sums if self.grids >= LEVELS_SUMMED else 0
         if not 0 <= self.grids - summed <= MAX_REFINEMENTS:
             raise Refused(
                 "state-invalid",
@@ -367,6 +373,9 @@ class BoostingState(HasSplits):
             self.residual.check(terms)
         if self.scales is not None:
             check_scales(terms, self.scales.gradient, self.scales.hessian, self.scales.threshold)
+            times = None if self.start is None else self.start.times
+            if len(self.scales.at_risk) != (0 if times is None else len(times.events)):
+                raise Refused("state-invalid", "the sums of risks do not match the time bins")
 
     def check_next(self, terms: Terms, query: Any) -> None:
         """Raise Refused unless the growing tree can continue with the query's splits and, if the query ends
@@ -396,7 +405,7 @@ class BoostingState(HasSplits):
         splits, levels, scales, residual = record
         known, last = None, None
         if scales is not None:
-            known = Scales(Scale(*scales[:2]), Scale(*scales[2:-1]), float(scales[-1]))
+            known = Scales(Scale(*scales[:2]), Scale(*scales[2:4]), float(scales[4]), tuple(scales[5:]))
         if residual is not None:
             rows, tree, asked, nodes, starts, width, *scale = residual
             cells = _of_list(asked), tuple(nodes), tuple(starts), width

@@ -18,7 +18,7 @@ from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale
 from fedboost.gbdt.kernels import objectives as kernels
 from fedboost.gbdt.kernels.histogram import LIMB_BITS, LIMBS, LIMBS_FROM, add_limbs, sum_units
-from fedboost.gbdt.objectives.built_in import AcceleratedFailureTime, PseudoHuber, Ranking
+from fedboost.gbdt.objectives.built_in import AcceleratedFailureTime, Cox, PseudoHuber, Ranking, RiskSets
 from fedboost.gbdt.objectives.objective import Objective
 from fedboost.gbdt.objectives.registry import Trials
 from fedboost.gbdt.sampling import Mask
@@ -124,6 +124,26 @@ class Mean(Metric):
     def value(self, total: Int64, weights: float, weight: Scale) -> float:
         units = sum(int(limb) << LIMB_BITS * number for number, limb in enumerate(total))
         return self.transform(math.ldexp(float(units), LIMBS_FROM) / weights)
+
+
+@dataclass(frozen=True)
+class PartialLikelihood(Mean):
+    """Negative logarithm of Cox's partial likelihood, per event. While a model trains on the rows of several
+    parties, a row adds only its margin: the query that ends a round adds the rest from the risk sets."""
+
+    def sums(
+        self, loss: Objective, margin: Float64, label: Float32, weights: Float32, weight: Scale
+    ) -> Int64:
+        is_event = label[1] < np.inf
+        losses = np.where(is_event, -margin, 0.0)
+        if not isinstance(loss, Cox) or loss.sets is None:
+            sets = RiskSets.of_rows(label[0], is_event, weights * kernels.exps(margin), weights)
+            later = kernels.logs(np.where(sets.at_risk > 0.0, sets.at_risk, 1.0))[sets.bins(label[0])]
+            events = float(weights[is_event].sum(dtype=np.float64)) or 1.0
+            losses = np.where(is_event, later - margin, 0.0) * (weights.sum(dtype=np.float64) / events)
+        out = np.zeros(self.cells, np.int64)
+        add_limbs(losses, weights, out)
+        return out
 
 
 @cache
@@ -397,6 +417,7 @@ METRICS: dict[str, Metric] = {
     "gamma-nloglik": Mean(lambda loss, margin, label: label * kernels.exps(-margin) + margin, signed=True),
     "gamma-deviance": Mean(gamma_deviance_losses, signed=True),
     "aft-nloglik": Mean(aft_losses, signed=True),
+    "cox-nloglik": PartialLikelihood(aft_losses, signed=True),
     "interval-regression-accuracy": Mean(within_losses, grows=True),
     "mlogloss": BoundedLoss(kernels.softmax_losses),
     "merror": MultiError(),

@@ -111,7 +111,7 @@ class LabelRows(HorizontalHolder):
     def compute_gradients(self, gradient: Scale, hessian: Scale) -> None:
         """Compute the growing tree's gradients in these scales, unless they have already been computed."""
         if not self.has_gradients:
-            self._gradients.quantise(self._terms.objective.loss, in_units(gradient, hessian))
+            self._gradients.quantise(self._loss, in_units(gradient, hessian))
 
     def sums_over(self, node: int) -> tuple[int, int]:
         """Return the sums of gradients and hessians over the sampled rows of a leaf."""

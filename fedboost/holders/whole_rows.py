@@ -6,7 +6,9 @@ Raises: PeerError for queries that are out of order or do not fit the tree."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import assert_never
+from dataclasses import replace
+from functools import partial
+from typing import Any, assert_never
 
 import numpy as np
 
@@ -28,6 +30,8 @@ from fedboost.boosting.queries.labels import (
     ResidualQuery,
     RowsQuery,
     StartQuery,
+    TimeGrid,
+    TimesQuery,
 )
 from fedboost.boosting.queries.trees import (
     Elected,
@@ -47,6 +51,8 @@ from fedboost.gbdt.gradients import Gradients, Quantise, in_units
 from fedboost.gbdt.histogram import Layout, Rows
 from fedboost.gbdt.kernels.bins import weigh_residuals
 from fedboost.gbdt.kernels.histogram import sum_pairs
+from fedboost.gbdt.objectives.built_in import Cox, RiskSets, sum_risks
+from fedboost.gbdt.objectives.objective import Objective
 from fedboost.gbdt.partition import UNBINNED, Bins, GrowingRows
 from fedboost.gbdt.sampling import ALL_ROWS, Mask, NormSample, RowSampling, Sampler, bootstrap, subsample
 from fedboost.gbdt.target_means import ALL, EncodedColumn, Folds, Slots, folds_of
@@ -272,6 +278,15 @@ class GrowingHolder(RowsHolder):
         self._shard = self._shard.without_columns()
 
 
+NO_RISK_SETS = RiskSets(np.zeros(0, np.float32), np.zeros(1), np.ones(1))
+"""Placeholder until a tree's sums of risks are known."""
+
+
+def _risks(bins: Any, loss: Objective, *rows: Any) -> Int64:
+    starts, *scales = bins
+    return sum_risks(starts, *rows, *scales)
+
+
 class HorizontalHolder(GrowingHolder):
     """Holder for a party that has all columns, in one training session."""
 
@@ -290,11 +305,17 @@ class HorizontalHolder(GrowingHolder):
         if len(terms.roots) * shard.rows > MAX_ROWS_OF_TREES:
             many = f"{len(terms.roots)} trees per round are too many for a party's number of rows"
             raise Refused("terms-too-many-trees", f"{many}; lower num_class or num_parallel_tree")
-        objective, labels = terms.objective.loss, (shard.label, shard.weight, shard.group)
-        self._gradients = Gradients(objective, *labels, threads, shard.allocate)
-        self.begin_margins()
         self._sets = row_sets(shard, terms)
         """Maps the name of a set of rows -> its mask, bool [rows]."""
+        objective, group = terms.objective.loss, shard.group
+        if isinstance(objective, Cox) and not terms.sums_risk:  # all rows at risk are here, in one block
+            objective = replace(objective, trained=self._sets[metrics.TRAIN])
+            group = np.zeros(shard.rows, np.uint64)
+        elif isinstance(objective, Cox):
+            objective = replace(objective, sets=NO_RISK_SETS)
+        self._loss = objective
+        self._gradients = Gradients(objective, shard.label, shard.weight, group, threads, shard.allocate)
+        self.begin_margins()
         self._levels = LevelColumns(shard, terms, self._sets[metrics.TRAIN])
         assert shard.keys is not None or not terms.draws.draws_for_trees
         keys = np.broadcast_to(np.uint64(0), shard.rows) if shard.keys is None else shard.keys
@@ -353,7 +374,13 @@ class HorizontalHolder(GrowingHolder):
                 return np.append(self.rows, self._gradients.count_exponents(self._terms.objective.loss.start))
             case QuantileQuery(_, grids, weight):
                 units = None if weight is None else weight.encode(self._shard.weight.astype(np.float64))
-                return count_cells(self.columns[: grids.features], grids, self._threads, units)
+                columns = self.columns[: grids.features - self._terms.sums_risk]
+                if self._terms.sums_risk:  # censored rows have no event time
+                    time, end = self._shard.label
+                    columns = *columns, np.where(end < np.inf, time, np.float32(np.nan))
+                return count_cells(columns, grids, self._threads, units)
+            case TimesQuery():
+                return self._times(query)
             case RangeQuery():
                 return count_ranges(query, self.columns, self._terms, self._threads)
             case StartQuery():
@@ -428,12 +455,36 @@ class HorizontalHolder(GrowingHolder):
 
     def _end_round(self, query: EndRoundQuery) -> Int64:
         self.end_tree(query.tree, query.splits, query.values)
-        parts = self._metrics(query)
+        parts, loss = self._metrics(query), self._loss
         if query.exponents:
-            parts.append(self._gradients.count_exponents(self._terms.objective.loss))
+            parts.append(self._gradients.count_exponents(loss.start if self._terms.sums_risk else loss))
         if query.sizes:
             parts.append(self._gradients.count_norms(self._terms.trees.reg_lambda, self._sets[metrics.TRAIN]))
+        for rows in query.sets if query.risk is not None else ():
+            scales = self._time_grid.of(rows), query.risk, query.weight
+            parts.append(self._gradients.sum_rows(partial(_risks, scales), self._sets[rows]))
         return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts])
+
+    @property
+    def _time_grid(self) -> TimeGrid:
+        assert self.state.start is not None
+        assert self.state.start.times is not None
+        return self.state.start.times
+
+    def _times(self, query: TimesQuery) -> Int64:
+        """Count events, censored rows and the weight of events of each set of rows by time."""
+        (time, end), weight = self._shard.label, self._shard.weight
+        bins, size, is_event = (
+            np.searchsorted(query.starts, time, side="right"),
+            len(query.starts) + 1,
+            end < np.inf,
+        )
+        units = query.weight.encode(weight * is_event)
+        out = []
+        for among in map(self._sets.__getitem__, query.sets):
+            out += [np.bincount(bins[among & kind], minlength=size) for kind in (is_event, ~is_event)]
+            out.append(np.bincount(bins[among], units[among], size))
+        return np.concatenate(out).astype(np.int64)
 
     def _metrics(self, query: EndRoundQuery) -> list[Int64]:
         """Return the metric sums of each set of rows in the query, with zeros for sets of other parties."""
@@ -468,16 +519,22 @@ class HorizontalHolder(GrowingHolder):
 
     def _quantise(self, query: TreeQuery) -> None:
         """Compute the gradients of the growing tree. With gradient-based sampling, also sample its rows."""
-        terms, quantise = self._terms, self._quantiser(query)
+        terms, quantise, loss = self._terms, self._quantiser(query), self._loss
+        if terms.sums_risk:
+            at_risk = () if self.state.scales is None else self.state.scales.at_risk
+            if isinstance(query, HistogramQuery):
+                at_risk = query.at_risk or at_risk
+            assert isinstance(loss, Cox)
+            loss = replace(loss, sets=self._time_grid.risk_sets(at_risk))
         if terms.draws.by_gradient_norm:
             assert isinstance(query, HistogramQuery)  # the terms allow no votes
             settings = terms.draws.subsample, terms.trees.reg_lambda, query.threshold
             sample = NormSample(self._sets[metrics.TRAIN], self._draws, query.tree, *settings)
-            self._gradients.quantise(terms.objective.loss, quantise, reweigh=sample.reweigh)
+            self._gradients.quantise(loss, quantise, reweigh=sample.reweigh)
             self.growing.begin_on(sample.masks)
             self.growing.apply(self.state.splits, self.bins)
         else:
-            self._gradients.quantise(terms.objective.loss, quantise)
+            self._gradients.quantise(loss, quantise)
         self.has_gradients = True
 
     def _quantise_start(self, query: StartQuery | LevelSumsQuery) -> None:

@@ -1,6 +1,7 @@
-"""Terms of sessions that do not train: describe, evaluate and drift."""
+"""Terms of sessions that do not train (describe, evaluate, drift), and what terms of a training guarantee."""
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from fedboost.fixedpoint import Int64, Scale, bound_exponent
 from fedboost.gbdt.drift import Bins
 from fedboost.gbdt.metrics import bins
 from fedboost.gbdt.objectives.objective import LabelKind
+from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
 from fedboost.terms.hiding import Hiding
@@ -58,10 +60,11 @@ def columns_of_levels(
 
 
 def gridded(terms: Terms) -> tuple[str, ...]:
-    """Return the names of the columns whose values are counted on a grid: the numeric features and, if the
-    task describes rows, a numeric label."""
+    """Return the names of the columns whose values are counted on a grid: the numeric features, and a numeric
+    label if the task describes rows, or event times if the objective has risk sets."""
     kind = terms.objective.loss.xgboost_equivalent.label_kind
     counts_label = terms.task.counts_values and kind not in (LabelKind.CLASS, LabelKind.INTERVAL)
+    counts_label = counts_label or terms.sums_risk
     return (*terms.columns.numeric, *([terms.columns.label] if counts_label else []))
 
 
@@ -354,3 +357,43 @@ def terms_to_drift(terms: Terms, model: str, min_count: int | None = None) -> Te
         )
     values = settings_for(terms, TASKS["drift"], xgb_model=model, min_count=min_count)
     return Terms.read({key: value for key, value in values.items() if key not in _NOT_FOR_FEATURES})
+
+
+# ---- Rows that a leaf of a trained tree has at least ----------------------------------------------------
+# Why `min_rows_per_leaf` holds: the hessians of each child of a split sum to at least min_child_weight w.
+# With weights of 1 and without scale_pos_weight, a row's hessian is at most 1/4 (binary:logistic) or 1/2
+# (multi:softprob), or exactly 1 (squared, absolute, quantile error). Rounding adds nothing: these bounds are
+# multiples of the fixed-point unit, or at most half of a very coarse unit, which rounds to zero. So each side
+# of a split has at least 4 w, 2 w or w rows over all parties. The rule cannot stop an aggregator that lies
+# about sums or splits, nor a party that adds fake rows. It does not cover a tree without splits, *this*
+# site's rows in a leaf, or the bins of a histogram. Row weights or a custom program guarantee nothing, so the
+# rule refuses them.
+
+MAX_ROWS_PER_LEAF = 1_000_000_000
+
+
+def rows_per_leaf(terms: Terms) -> tuple[int, str]:
+    """Return the minimum number of rows, over all parties, in a leaf of a tree with splits. Also return why
+    no setting guarantees more than one row; '' if one does."""
+    weight = terms.columns.weight
+    if weight is not None:
+        return 1, f"no minimum is guaranteed with the row weights of column {quoted(weight)!r}"
+    if terms.objective.scale_pos_weight is not None:
+        return 1, "no minimum is guaranteed with scale_pos_weight"
+    if terms.draws.sampling_method != "uniform":
+        drawn = f'rows drawn by sampling_method = "{terms.draws.sampling_method}" have weights above 1'
+        return 1, f"no minimum is guaranteed: {drawn}"
+    if terms.noise is not None:
+        return 1, "no minimum is guaranteed with noise, unless the policy also has a budget (epsilon, delta)"
+    per = rows_per_hessian(terms)
+    is_own = terms.task.trains and terms.session.is_built_in
+    if not is_own or per is None:
+        what = "objective" if is_own else "program"
+        return 1, f"no minimum is guaranteed with the {what} {quoted(terms.flat[what])!r}"
+    rows = min(terms.trees.min_child_weight * per, float(MAX_ROWS_PER_LEAF))
+    return max(1, math.ceil(rows)), ""
+
+
+def rows_per_hessian(terms: Terms) -> int | None:
+    """Return the number of rows per unit of hessian; None for untrusted objectives from other packages."""
+    return terms.objective.loss.rows_per_hessian if terms.objective.name in OBJECTIVES else None

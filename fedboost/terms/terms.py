@@ -217,7 +217,7 @@ class Terms(Flat):
         if self.task.max_turns is not None:
             return self.task.max_turns + ALIGNMENT_TURNS * self.counts_jointly
         before = ALIGNMENT_TURNS * self.vertical.aligns + MAX_REFINEMENTS + MAX_RENEWAL_QUERIES
-        before += 4  # rows, start, sums by level, and rows by bin
+        before += 4  # rows, start, sums by level or events by time, and rows by bin
         return before + (self.trees.rounds + 1) * (self.max_turns_per_tree + 1)
 
     @cached_property
@@ -285,6 +285,11 @@ class Terms(Flat):
         """True if gradients have no public bound, so that parties must count their binary exponents."""
         return self.noise is None and (self.objective.loss.bounds is None or self.columns.weight is not None)
 
+    @cached_property
+    def sums_risk(self) -> bool:
+        """True if each round sums risks by time bin, because parties with whole rows share risk sets."""
+        return self.objective.loss.has_risk_sets and self.task.trains and not self.blocks
+
     @property
     def shares_turns(self) -> bool:
         """True if queries may share a turn, i.e. if the roster cannot shrink and answers get no noise."""
@@ -346,7 +351,8 @@ class Terms(Flat):
         yield from self.trees.faults_of_size(len(self.roots), self.max_leaves_per_round)
         yield from self.evaluation.faults_of_metrics(objective, self.metrics, len(self.sets))
         yield from _faults_of_draws(self)
-        yield from _faults_of_symmetric(self)
+        yield from self.trees.faults_of_symmetric(self.draws, self.histograms, self.vertical.min_rows_per_bin)
+        yield from _faults_of_risk_sets(self)
         yield from _faults_of_vertical(self)
         if self.task.is_protected and not (self.counts_jointly or self.hides_columns):
             shared = self.noise is not None and self.noise.placement == "distributed"
@@ -697,22 +703,23 @@ def _faults_of_draws(terms: Terms) -> Iterator[str]:
         yield "vote_top_k elects features, but colsample_* samples them: set only one"
 
 
-def _faults_of_symmetric(terms: Terms) -> Iterator[str]:
-    if terms.trees.grow_policy != "symmetric":
+def _faults_of_risk_sets(terms: Terms) -> Iterator[str]:
+    if not terms.objective.loss.has_risk_sets:
         return
-    leaves, share = terms.trees.max_leaves, terms.draws.colsample_bynode
-    votes, floor = terms.histograms.vote_top_k > 0, terms.vertical.min_rows_per_bin > 1
-    whole = "levels are split as a whole; set max_depth and remove max_leaves"
-    by_node = "all nodes of a level share one split; set colsample_bylevel instead"
-    elected = "features are elected per node, but a level has only one split; remove vote_top_k"
-    one_cut = "each node has its own groups of bins, but a level has only one cut point; set depthwise"
+    by_norm, several = terms.draws.by_gradient_norm, len(terms.blocks) > 1
+    hides = terms.sums_risk and terms.protection.hides
+    alone = "risk sets belong to one model; train each set of settings"
     yield from refused(
-        "grow_policy symmetric",
-        (leaves > 0, f"max_leaves = {leaves}", whole),
-        (share < 1.0, f"colsample_bynode = {share:g}", by_node),
-        (votes, "vote_top_k", elected),
-        (floor, "min_rows_per_bin", one_cut),
+        terms.objective.name,
+        (several, "blocks", "only one party can hold the labels; set label_holder"),
+        (terms.task.takes_candidates, f"program {terms.session.program}", alone),
+        (by_norm, "sampling_method gradient_based", "rows are drawn before the risk sets are known"),
+        (terms.sums_risk and terms.session.on_loss == "shrink", 'on_loss = "shrink"', "set wait or stop"),
+        (terms.sums_risk and terms.evaluation.party_metrics, "party_metrics", "risk sets are of all parties"),
+        (hides and 0 < len(terms.holders) < 3, "two parties", "each would know the other's sums; use three"),
     )
+    if terms.task.measures and not terms.blocks and "cox-nloglik" in terms.metrics:
+        yield "eval_metric cox-nloglik needs the risk sets of a training: use another metric"
 
 
 def _faults_of_vertical(terms: Terms) -> Iterator[str]:

@@ -30,6 +30,7 @@ from fedboost.terms.reading import (
     Several,
     Table,
     nearest,
+    refused,
     require_known,
     unknown,
 )
@@ -159,6 +160,22 @@ class Trees(Group):
                 hint = nearest(name, columns.ordered)
                 yield f"monotone_constraints names {name[:MAX_CHARS]!r}, which {what}{hint}"
 
+    def faults_of_symmetric(self, draws: "Draws", histograms: "Histograms", floor: int) -> Iterator[str]:
+        """Yield an error message for each setting that symmetric trees exclude. floor: min_rows_per_bin."""
+        if self.grow_policy != "symmetric":
+            return
+        whole = "levels are split as a whole; set max_depth and remove max_leaves"
+        by_node = "all nodes of a level share one split; set colsample_bylevel instead"
+        elected = "features are elected per node, but a level has only one split; remove vote_top_k"
+        one_cut = "each node has its own groups of bins, but a level has only one cut point; set depthwise"
+        yield from refused(
+            "grow_policy symmetric",
+            (self.max_leaves > 0, f"max_leaves = {self.max_leaves}", whole),
+            (draws.colsample_bynode < 1.0, f"colsample_bynode = {draws.colsample_bynode:g}", by_node),
+            (histograms.vote_top_k > 0, "vote_top_k", elected),
+            (floor > 1, "min_rows_per_bin", one_cut),
+        )
+
     def faults_of_size(self, roots: int, max_leaves_per_round: int) -> Iterator[str]:
         """Yield an error message if a round has too many trees, or its trees too many leaves in total."""
         if roots > MAX_ROOTS:
@@ -279,11 +296,6 @@ MAX_CANDIDATES = 128
 MAX_STEP = 1e6
 """Upper limit of objective parameters, and of their inverses."""
 Factor = Annotated[float | None, Field(default=None, ge=1.0 / MAX_STEP, le=MAX_STEP)]
-_NOT_BUILT = {
-    "survival:cox": "a row's gradient depends on all parties' rows that are at risk at its time; use "
-    "survival:aft instead"
-}
-"""Maps XGBoost objective that is not available -> why, and what to use instead."""
 _FOR_ALL = ("max_delta_step",)
 """Parameters of an objective that also apply to other objectives."""
 
@@ -512,8 +524,6 @@ class Objective(Group):
     @field_validator("name")
     @classmethod
     def _known_objective(cls, value: str) -> str:
-        if value in _NOT_BUILT:
-            raise ValueError(f"{value} is not supported: {_NOT_BUILT[value]}")
         if value in OBJECTIVES or value in (others := registry.names()):
             return value
         offered = (
@@ -541,8 +551,8 @@ class Evaluation(Group):
         description="Metrics of each round: one or a list. The default depends on the objective. Available: "
         "`logloss`, `error`, `error@t`, `auc`, `aucpr`, `ks`, `ece`; `mlogloss`, `merror`; `rmse`, `mae`, "
         "`mphe`, `quantile`; `poisson-nloglik`, `gamma-nloglik`, `gamma-deviance`, `tweedie-nloglik@power`; "
-        "`aft-nloglik`, `interval-regression-accuracy`; `ndcg`, `ndcg@k`. With `-` appended to the last "
-        "two, groups without a relevant row count as 0 instead of 1.",
+        "`aft-nloglik`, `interval-regression-accuracy`; `cox-nloglik`; `ndcg`, `ndcg@k`. With `-` appended "
+        "to the last two, groups without a relevant row count as 0 instead of 1.",
     )
     party_metrics: bool = Field(
         default=False,

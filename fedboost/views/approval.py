@@ -178,6 +178,10 @@ RELAXED: dict[tuple[str, object], str] = {
         "target_means",
         True,
     ): "THE AGGREGATOR SEES LABELS BY LEVEL: if a level has a single row, that row's label.",
+    (
+        "risk_sums",
+        True,
+    ): "OTHER SITES LEARN SUMS OVER THE ROWS AT RISK: all but one together know those of this site.",
 }
 """Maps (policy rule, value to which an approval relaxes it) to an additional warning, partly in capitals."""
 
@@ -622,7 +626,16 @@ def _columns(terms: Terms) -> list[Entry]:
         lines.append(("subgroup", (f"{delimited(name)}, not a feature: ", Names(levels))))
     if columns.target_means:
         lines.append(("target means", _target_means(terms)))
+    if terms.sums_risk:
+        lines.append(("risk sets", _risk_sets(terms)))
     return [*lines, _features(terms)]
+
+
+def _risk_sets(terms: Terms) -> str:
+    return (
+        "each round sums the risks (e**margin) of the rows by time, in intervals of at least "
+        f"{terms.evaluation.min_count} events. The aggregator sees these sums, each site about three digits"
+    )
 
 
 def _target_means(terms: Terms) -> str:

@@ -414,7 +414,7 @@ def _histograms_from_pb(q: Any) -> HistogramQuery:
     other forms are converted by field names."""
     rows, nodes, widths = q.rows, q.nodes, q.widths
     within = 0 < rows < MAX_ROWS and len(nodes) <= MAX_NODES and len(widths) <= 2 * MAX_NODES
-    if not within or len(widths) % 2 or q.elected:
+    if not within or len(widths) % 2 or q.elected or q.at_risk:
         query: HistogramQuery = _HISTOGRAMS.read(q)
         return query
     splits, scales = _splits_from_pb(q.splits), (_scale_from_pb(q.gradient), _scale_from_pb(q.hessian))

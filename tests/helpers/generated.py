@@ -20,6 +20,8 @@ from fedboost.boosting.queries.labels import (
     ResidualQuery,
     RowsQuery,
     StartQuery,
+    TimeGrid,
+    TimesQuery,
 )
 from fedboost.boosting.queries.trees import Elected, EndRoundQuery, HistogramQuery, SumsQuery, VoteQuery
 from fedboost.boosting.state import BoostingState, Round, Scales
@@ -128,6 +130,8 @@ means = st.lists(st.tuples(st.lists(floats32, max_size=5), st.sampled_from([1, 6
 metrics = st.lists(st.sampled_from([*sorted(METRICS), "error@0.25", "tweedie-nloglik@1.9"]), max_size=3).map(
     tuple
 )
+times = st.lists(st.floats(), max_size=3).map(tuple)
+finite_times = st.lists(st.floats(allow_nan=False), max_size=3).map(tuple)
 names_of_sets = st.lists(words, max_size=2).map(tuple)
 queries = st.one_of(
     st.builds(RangeQuery, rows, st.integers(0, 1000), st.sampled_from([128, 512])),
@@ -166,6 +170,8 @@ queries = st.one_of(
     st.builds(BinsQuery, st.integers(0, 1000)),
     st.builds(LevelSumsQuery, rows, few_slots, scales, scales, st.booleans(), st.none() | scales),
     st.builds(StartQuery, rows, cut_points, scales, scales, means),
+    st.builds(TimesQuery, rows, times, scales, names_of_sets),
+    st.builds(StartQuery, rows, cut_points, scales, scales, means, st.builds(TimeGrid, times, times, times)),
     st.builds(
         HistogramQuery,
         rows,
@@ -180,6 +186,8 @@ queries = st.one_of(
         ),
         st.lists(st.builds(Elected, st.lists(u32, max_size=4).map(tuple), u32), max_size=4).map(tuple),
         st.floats(),
+        st.booleans(),
+        times,
     ),
     st.builds(VoteQuery, rows, u32, splits, st.lists(u32, max_size=5).map(tuple), u32, u32, scales, scales),
     residuals,
@@ -194,6 +202,8 @@ queries = st.one_of(
         st.booleans(),
         names_of_sets,
         st.booleans(),
+        st.none() | scales,
+        st.lists(u32, max_size=2).map(tuple),
     ),
 )
 few_bytes = st.binary(max_size=50)
@@ -210,7 +220,7 @@ state = st.builds(
     st.lists(st.builds(Round, splits, values), max_size=3).map(tuple),
     splits,
     u32,
-    st.none() | st.builds(Scales, scales, scales, st.floats(allow_nan=False)),
+    st.none() | st.builds(Scales, scales, scales, st.floats(allow_nan=False), finite_times),
     st.none() | residuals,
 )
 from_party = st.one_of(

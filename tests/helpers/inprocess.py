@@ -72,7 +72,7 @@ def terms_of(
     last = dict(zip(features[len(numeric) :], levels, strict=True))
     categorical = {name: [f"level {level}" for level in range(size)] for name, size in last.items()}
     columns = {"label": "y", "numeric": numeric, "categorical": categorical}
-    columns |= {"label_upper_bound": "z"} if settings.get("objective") == "survival:aft" else {}
+    columns |= {"label_upper_bound": "z"} if settings.get("objective", "").startswith("survival") else {}
     columns |= {} if weight is None else {"weight": "w"}
     columns |= {} if validation is None else {"validation": "v"}
     columns |= {} if base_margin is None else {"base_margin": "m"}

@@ -230,7 +230,7 @@ from fedboost.terms.terms import Terms
         ),
         (
             {**RANKING, "columns": {**COLUMNS, "label_upper_bound": "z", "group": "q"}},
-            "columns.label_upper_bound is only for survival:aft, but rank:ndcg has one label per row",
+            "columns.label_upper_bound is only for survival:aft, survival:cox, but rank:ndcg has one label ",
         ),
         ({**RANKING, "lambdarank_unbiased": True}, "unknown key 'lambdarank_unbiased'"),
         ({**RANKING, "lambdarank_num_pair_per_sample": 0}, "lambdarank_num_pair_per_sample: input should be"),

@@ -219,8 +219,8 @@ def test_labels_that_are_intervals():
         "equal to columns.label if the time is known, infinite or missing if the event has not happened yet"
     )
     assert refusal_of(**BOUNDS) == (
-        "terms: columns.label_upper_bound is only for survival:aft, but binary:logistic has one label per "
-        "row: remove it"
+        "terms: columns.label_upper_bound is only for survival:aft, survival:cox, but binary:logistic has "
+        "one label per row: remove it"
     )
     assert "column 'a' is named more than once" in refusal_of(columns={**COLUMNS, "label_upper_bound": "a"})
     assert "aft_loss_distribution" in refusal_of(
@@ -231,11 +231,22 @@ def test_labels_that_are_intervals():
     )
 
 
-def test_an_objective_of_xgboosts_that_does_not_fit_says_why():
-    assert refusal_of(objective="survival:cox") == (
-        "terms: objective: survival:cox is not supported: a row's gradient depends on all parties' "
-        "rows that are at risk at its time; use survival:aft instead"
-    )
+COX = {"objective": "survival:cox", **BOUNDS}
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"sampling_method": "gradient_based"}, "sampling_method gradient_based"),
+        ({"on_loss": "shrink"}, 'on_loss = "shrink"'),
+        ({"party_metrics": True}, "party_metrics"),
+        ({"parties": ["p", "q"], "protection": "masked", "allow_two_parties": True}, "two parties"),
+        ({"base_score": 0.0}, "base_score"),
+    ],
+)
+def test_what_risk_sets_exclude(settings, named):
+    assert terms(**COX).metrics == ("cox-nloglik",)
+    assert named in refusal_of(**{**COX, **settings})
 
 
 TWO_CATEGORICAL = {"z": ["1", "2"], "c": ["1", "2"]}

@@ -24,19 +24,22 @@ from fedboost.boosting.programs.initialisation import (
     find_base_score,
     find_cut_points,
     find_levels,
+    find_times,
     known_base_score,
     model_of,
     no_model,
     refresh,
     residuals_vanish,
+    risk_scale,
+    told,
 )
 from fedboost.boosting.programs.tasks import after_training
 from fedboost.boosting.queries import OfTurn, together
 from fedboost.boosting.queries.base import CONSTANT_TREE
-from fedboost.boosting.queries.labels import StartQuery
+from fedboost.boosting.queries.labels import StartQuery, TimeGrid, Times
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.errors import ConfigError, TrainingStopped, TreeAborted
-from fedboost.fixedpoint import Int64
+from fedboost.fixedpoint import Int64, Scale
 from fedboost.gbdt import metrics
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import CutPoints
@@ -57,6 +60,8 @@ class TrainingStart:
             initial margins.
         exponents: exponent counts at the margins after the constant is added.
         norms: counts of gradient norms at the same margins.
+        at_risk: sums of the risks in each time bin and later, as parties receive them.
+        times: time bins; None for objectives without risk sets.
         cut_points: cut points of all features.
         levels: target means, and the cut points between them.
         score: constant prediction from which boosting starts.
@@ -70,12 +75,14 @@ class TrainingStart:
     first: Int64
     exponents: Int64
     norms: Int64
+    at_risk: Times
     cut_points: CutPoints
     levels: Levels
     score: float
     scales: Scales
     ahead: Scales | None
     root_sums: Int64 | None
+    times: TimeGrid | None = None
 
 
 def begin(terms: Terms) -> Generator[OfTurn, Int64, TrainingStart]:
@@ -87,20 +94,24 @@ def begin(terms: Terms) -> Generator[OfTurn, Int64, TrainingStart]:
     cut_points = yield from find_cut_points(terms, rows, counts, coarse)
     levels = yield from find_levels(terms, rows, scales, counts)
     cut_points = levels.among(cut_points, terms)
+    cut_points, times = yield from find_times(terms, rows, cut_points, scales.weight)
     score = known_base_score(terms)
     # If the constant is known, cut points, constant and (if its scales are known) the first root share a
     # turn. Otherwise the constant follows from the sums of the StartQuery, which needs its own turn.
-    start = None if score is None else StartQuery(rows, cut_points, *scales.of_start, levels.means)
+    start = None if score is None else StartQuery(rows, cut_points, *scales.of_start, levels.means, times)
     if score is None:
-        score = yield from find_base_score(terms, rows, cut_points, scales, levels.means)
-    end = end_query(terms, rows, CONSTANT_TREE, NO_SPLITS, constant_values(terms, score), scales)
+        score = yield from find_base_score(terms, rows, cut_points, scales, levels.means, times)
+    values = constant_values(terms, score)
+    risk = risk_scale(terms, counts, values)
+    end = end_query(terms, rows, CONSTANT_TREE, NO_SPLITS, values, scales, risk, times)
     ahead = scales.ahead(terms)
     root = root_ahead(terms, rows, 0, GrowthSettings(terms, cut_points), ahead)
     started, ended, root_sums = yield from end_and_begin(terms, start, end, root)
     if started is not None:
         check_start(terms, started)
-    exponents, norms, _ = split_end(terms, ended, scales)
-    return TrainingStart(rows, counts, exponents, norms, cut_points, levels, score, scales, ahead, root_sums)
+    exponents, norms, at_risk, _ = split_end(terms, end, ended)
+    found = rows, counts, exponents, norms, at_risk, cut_points, levels, score, scales, ahead, root_sums
+    return TrainingStart(*found, times)
 
 
 def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster | Outcome]:
@@ -114,21 +125,25 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster |
     # are known by then (`ahead`), its root shares the last turn; else the exponent counts in the sum of the
     # ending query determine them, and the root costs a turn. A root ahead of a stop is thrown away.
     trees, scores, patience = list[Tree](), list[float](), terms.evaluation.early_stopping_rounds
+    at_risk, times = begun.at_risk, begun.times
     for number in range(terms.trees.rounds):
         if ahead is None:
             scales = Scales.of(terms, exponents) if terms.needs_exponent_counts else scales
         own = ahead or scales.for_sampling(terms, norms)
+        if times is not None:
+            own = own.with_risk_sets(times, at_risk)
         try:
             tree, splits = yield from grow_tree(terms, rows, number, ground, own, grown, root_sums)
             leaves = tree.leaves
             values = tuple(zip(leaves, map(tree.value.__getitem__, leaves), strict=True))
-            end = end_query(terms, rows, number, splits, values, scales)
+            risk = risk_scale(terms, exponents, values)
+            end = end_query(terms, rows, number, splits, values, scales, risk, times)
             ahead = scales.ahead(terms, exponents, values)
             root = root_ahead(terms, rows, number + 1, ground, ahead)
             _, ended, root_sums = yield from end_and_begin(terms, None, end, root)
         except TrainingStopped:
             break
-        exponents, norms, round_metrics = split_end(terms, ended, scales)
+        exponents, norms, at_risk, round_metrics = split_end(terms, end, ended)
         trees += tree.parts(len(terms.roots))
         scores.append(watched(terms, round_metrics))
         if patience and number - best(scores) >= patience:
@@ -156,19 +171,6 @@ def best(scores: list[float]) -> int:
     return min(range(len(scores)), key=scores.__getitem__)
 
 
-def end_round(
-    terms: Terms,
-    rows: int,
-    number: int,
-    splits: Splits,
-    values: tuple[tuple[int, float], ...],
-    scales: Scales,
-) -> Generator[OfTurn, Int64, tuple[Int64, Int64, dict[str, float]]]:
-    """Send the query that ends a round (`end_query`), and return the parts of the sum (`split_end`)."""
-    total = yield end_query(terms, rows, number, splits, values, scales)
-    return split_end(terms, total, scales)
-
-
 def end_query(
     terms: Terms,
     rows: int,
@@ -176,19 +178,24 @@ def end_query(
     splits: Splits,
     values: tuple[tuple[int, float], ...],
     scales: Scales,
+    risk: Scale | None = None,
+    times: TimeGrid | None = None,
 ) -> EndRoundQuery:
-    """Return the query that ends a round: it moves the margins by the leaf values and asks for metrics."""
+    """Return the query that ends a round: it moves the margins by the leaf values and asks for metrics. risk,
+    times: scale of the sums of risks by time bin, if these are needed, too."""
     measured = terms.metrics, scales.weight, terms.needs_exponent_counts, terms.sets
-    return EndRoundQuery(rows, number, splits, values, *measured, terms.draws.by_gradient_norm)
+    bins = () if times is None else tuple(times.of(name).size + 1 for name in terms.sets)
+    return EndRoundQuery(rows, number, splits, values, *measured, terms.draws.by_gradient_norm, risk, bins)
 
 
-def split_end(terms: Terms, total: Int64, scales: Scales) -> tuple[Int64, Int64, dict[str, float]]:
-    """Split the sum of an EndRoundQuery into exponent counts of the new gradients, counts of their norms, and
-    metrics. Counts that the terms do not need are empty."""
-    round_metrics = metrics.by_set(terms.metrics, terms.sets, total, scales.weight)
-    counts = total[len(terms.sets) * metrics.cells(terms.metrics) :]
+def split_end(terms: Terms, end: EndRoundQuery, total: Int64) -> tuple[Int64, Int64, Times, dict[str, float]]:
+    """Split the sum of an EndRoundQuery into exponent counts of the new gradients, counts of their norms, the
+    risks in each time bin and later as parties receive them, and metrics. Parts that are not needed are
+    empty."""
+    counts = total[len(terms.sets) * metrics.cells(terms.metrics) : total.size - 2 * sum(end.bins)]
     norms = NORM_CELLS * terms.draws.by_gradient_norm
-    return counts[: counts.size - norms], counts[counts.size - norms :], round_metrics
+    at_risk = () if end.risk is None else told(end.risks(total)[0][0], end.rows)
+    return counts[: counts.size - norms], counts[counts.size - norms :], at_risk, end.metrics_of(total)[0]
 
 
 def end_and_begin(
@@ -228,7 +235,7 @@ def root_query(
     sampled_rows, bins = rows * terms.draws.max_bootstrap_count, ground.of_tree(number).layout.bins
     asked = sampled_rows, number, NO_SPLITS, roots or terms.roots, bins, *scales.pair
     grouped = terms.vertical.min_rows_per_bin > 1
-    return HistogramQuery(*asked, threshold=scales.threshold, grouped=grouped)
+    return HistogramQuery(*asked, threshold=scales.threshold, grouped=grouped, at_risk=scales.at_risk)
 
 
 def grow_tree(
@@ -329,7 +336,7 @@ def tune(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
             _, ended, sums = yield from end_and_begin(terms, None, end, root)
         except TrainingStopped:
             break
-        exponents, _, by_set = split_end(terms, ended, scales)
+        exponents, _, _, by_set = split_end(terms, end, ended)
         if not number:  # validation rows are the same in every round
             _check_rows(terms, ended, scales)
         for candidate in going:

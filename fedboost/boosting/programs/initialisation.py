@@ -36,6 +36,7 @@ from fedboost.gbdt.tree import NO_SPLITS, Splits, Tree
 from fedboost.privacy.points import TOKEN_WORDS, Tokens, intersect
 from fedboost.protocol.contracts import GrownTrees
 from fedboost.protocol.parts import UNTOLD_SCORE
+from fedboost.terms.tasks import gridded
 from fedboost.terms.terms import Terms, slots_of
 
 # ---- Leaf renewal: leaf values that are quantiles of residuals, from counts over finer and finer cells --
@@ -139,6 +140,8 @@ class Scales:
     weight: Scale
     threshold: float = 0.0
     """Threshold for sampling rows by their gradient norms; 0 if rows are not sampled by gradient norm."""
+    at_risk: labels.Times = ()
+    """Sums of the risks in each time bin and later, if the objective has risk sets."""
 
     @classmethod
     def of(cls, terms: Terms, exponents: Int64) -> "Scales":
@@ -181,6 +184,15 @@ class Scales:
         )
         return Scales(gradient, hessian, self.weight, threshold)
 
+    def with_risk_sets(self, times: labels.TimeGrid, at_risk: labels.Times) -> "Scales":
+        """Return the scales of gradients for these risk sets, if these are scales of weight * e**margin."""
+        # a hessian is at most weight * e**margin * hazard, and a gradient at most this or the weight
+        hazards, _ = times.risk_sets(at_risk).hazards
+        hessian = self.hessian.exponent + math.frexp(float(hazards[-1]))[1]
+        gradient = max(hessian, self.weight.exponent)
+        pair = Scale(gradient, self.gradient.bits), Scale(hessian, self.hessian.bits)
+        return Scales(*pair, self.weight, self.threshold, at_risk)
+
     def ahead(
         self, terms: Terms, exponents: Int64 | None = None, values: tuple[tuple[int, float], ...] = ()
     ) -> "Scales | None":
@@ -216,7 +228,7 @@ def count(terms: Terms) -> Generator[OfTurn, Int64, tuple[int, Int64, Int64 | No
     """Count the rows of all parties. Returns the number of rows, the exponent counts of gradients, hessians
     and weights at the initial margins, and the counts over the first grids (None if these are not counted in
     the same turn)."""
-    numeric = len(terms.columns.numeric)
+    numeric = len(gridded(terms))
     # A shared turn needs cells that are wide enough for any number of rows. Under encryption, such cells cost
     # more than a turn. If rows are weighted, the scale of the grids' weights is not known before this sum.
     alone = terms.protection.uses_key_holder or are_weighted(terms)
@@ -248,7 +260,7 @@ def find_cut_points(
     exponents: exponent counts from a RowsQuery; coarse: counts over the first grids, if already queried."""
     if terms.hides_columns:
         return (yield from number_bins(terms))
-    quantiles, weight = start_quantiles(terms, rows, exponents)
+    quantiles, weight = start_quantiles(terms, rows, exponents, len(gridded(terms)))
     for _ in range(MAX_REFINEMENTS):
         if not quantiles.grids.cells:
             break
@@ -338,14 +350,19 @@ def mean_label(terms: Terms, gradient: float, hessian: float) -> float:
 
 
 def find_base_score(
-    terms: Terms, rows: int, cut_points: CutPoints, scales: Scales, means: tuple[Float32, ...] = ()
+    terms: Terms,
+    rows: int,
+    cut_points: CutPoints,
+    scales: Scales,
+    means: tuple[Float32, ...] = (),
+    times: labels.TimeGrid | None = None,
 ) -> Generator[OfTurn, Int64, float]:
     """Send the cut points, and determine the base score (the constant prediction from which boosting starts).
 
     The base score is taken from the terms, or from the model from which training continues. If neither sets
-    it, it is the best constant for all rows: `mean_label`, or a quantile. means: target means to send
-    (`StartQuery`)."""
-    query = labels.StartQuery(rows, cut_points, *scales.of_start, means)
+    it, it is the best constant for all rows: `mean_label`, or a quantile. means, times: target means and
+    time bins to send (`StartQuery`)."""
+    query = labels.StartQuery(rows, cut_points, *scales.of_start, means, times)
     gradient, hessian = query.gradient, query.hessian
     total = yield query
     check_start(terms, total)
@@ -536,6 +553,83 @@ def lay_cut_points(means: Float32, units: Int64, quantiles: Quantiles) -> CutPoi
     values = np.append(means, np.full(units.size - means.size, np.float32(np.nan)))
     quantiles.count([values], units=units)
     return quantiles.cut_points()
+
+
+# ---- Risk sets: time bins for objectives whose gradients depend on all rows at risk ---------------------
+# Guarantees: each bin has at least `min_count` events of training rows, and no or at least `min_count`
+# censored training rows. Bins of validation rows are joined until the same holds for them. What parties
+# receive are the sums of the risks in each bin and later, rounded (`told`), so that they hardly depend on any
+# single row.
+
+RISK_BITS = 8
+"""Maximum number of significant bits of a sum of risks that parties receive."""
+
+
+def find_times(
+    terms: Terms, rows: int, cut_points: CutPoints, weight: Scale
+) -> Generator[OfTurn, Int64, tuple[CutPoints, labels.TimeGrid | None]]:
+    """Split the cut points of event times off, count events between them, and join them to time bins. Returns
+    the cut points of the features, and the time bins (None for objectives without risk sets). weight: scale
+    of row weights. Raises ConfigError if there are too few events."""
+    if not terms.sums_risk:
+        return cut_points, None
+    features = cut_points.head(len(terms.columns.numeric)).with_categories(terms.columns.category_counts)
+    starts = cut_points.head(len(gridded(terms))).cuts[-1]
+    query = labels.TimesQuery(rows, tuple(starts.tolist()), weight, terms.sets)
+    counts = (yield query).reshape(len(terms.sets), 3, -1)
+    least = terms.evaluation.min_count
+    if (counts < 0).any() or counts[:, :2].sum() > rows:
+        raise PeerError("sums-inconsistent", "the counts of events by time are negative, or exceed the rows")
+    if (counts[:, 0].sum(axis=1) < least).any():
+        raise ConfigError(
+            "survival-few-events",
+            f"{terms.objective.name} needs at least {least} events (min_count) among the training rows and "
+            f"among the validation rows: use more rows, or another validation_fraction",
+        )
+    places = [_joined(own[:2], least) for own in counts[:1]]
+    for own in counts[1:]:
+        edges = np.concatenate([[0], places[0]])
+        places.append(places[0][_joined(np.add.reduceat(own[:2], edges, axis=1), least) - 1])
+    events = np.add.reduceat(counts[0, 2], np.concatenate([[0], places[0]])) / weight.factor
+    grid, *validation = [tuple(starts[own - 1].tolist()) for own in places]
+    return features, labels.TimeGrid(grid, tuple(events.tolist()), *validation)
+
+
+def _joined(counts: Int64, least: int) -> Int64:
+    """Join neighbouring bins until each has at least `least` events, and no or at least `least` other rows.
+    Returns the first bin of each group but the first. counts: int64 [2, bins], events and censored rows."""
+    firsts, held = [0], np.zeros(2, np.int64)
+    for place, own in enumerate(counts.T):
+        held = held + own
+        if held[0] >= least and (held[1] == 0 or held[1] >= least):
+            firsts.append(place + 1)
+            held = np.zeros(2, np.int64)
+    # rows after the last complete group are added to it
+    return np.array(firsts[1:-1], np.int64)
+
+
+def risk_scale(terms: Terms, exponents: Int64, values: tuple[tuple[int, float], ...]) -> Scale | None:
+    """Return the scale of the sums of risks after a tree, or None if they are not summed. exponents: counts
+    of e**margin before the tree; values: leaf values of the tree."""
+    if not terms.sums_risk:
+        return None
+    margin, _, weight = exponents.reshape(3, EXPONENT_CELLS)
+    step = terms.trees.num_parallel_tree * max(0.0, *(value for _, value in values))
+    exponent = bound_exponent(margin) + math.ceil(step / math.log(2.0)) + bound_exponent(weight)
+    return Scale(min(exponent, MAX_RISK_EXPONENT), labels.START_BITS)
+
+
+MAX_RISK_EXPONENT = 200
+"""Largest exponent of a scale of risks; larger risks are clipped."""
+
+
+def told(at_risk: Float64, rows: int) -> tuple[float, ...]:
+    """Round the risks in each time bin and later to RISK_BITS significant bits, and to multiples of a power
+    of two that is at least the mean risk of a row. rows: number of rows of all parties."""
+    # A later number is never rounded above an earlier one, as the steps are powers of two.
+    least = np.frexp(at_risk[0] / rows)[1]
+    steps = np.ldexp(1.0, np.maximum(np.frexp(at_risk)[1] - RISK_BITS, least))
+    return tuple(np.maximum(np.rint(at_risk / steps) * steps, steps).tolist())
 
 
 # ---- Matched rows: the queries that match rows by their ids, before all others --------------------------

@@ -43,7 +43,8 @@ MAX_WEIGHT_BITS = 52
 """Maximum number of bits of the sum of all weights. `Quantiles` multiplies this sum by a number of subcells
 (up to 2**11), in int64."""
 LEVELS_SUMMED = MAX_REFINEMENTS + 1
-"""What a `LevelSumsQuery` adds to `BoostingState.grids`: over the maximum, so that no grid can follow."""
+"""What a `LevelSumsQuery` or a `TimesQuery` adds to `BoostingState.grids`: over the maximum, so that no grid
+can follow. No objective has both."""
 
 
 def are_weighted(terms: Terms) -> bool:

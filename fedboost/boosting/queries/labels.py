@@ -35,7 +35,8 @@ from fedboost.gbdt.cut_points import KEY_BITS, MAX_CATEGORIES, CutPoints
 from fedboost.gbdt.histogram import STATS
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.metrics import Mean, Metric, exact_metric_of
-from fedboost.gbdt.objectives.objective import NOISE_BITS
+from fedboost.gbdt.objectives.built_in import MAX_TIMES, RiskSets
+from fedboost.gbdt.objectives.objective import MAX_LABEL, NOISE_BITS
 from fedboost.gbdt.target_means import FOLDS, MAX_BUCKETS, MIN_BUCKETS
 from fedboost.gbdt.tree import Splits
 from fedboost.privacy.packing import Segment
@@ -93,12 +94,86 @@ class RowsQuery(Stateless, BaseQuery):
             raise PeerError("query-order", "rows must be matched before they are counted")
 
 
+# ---- Time bins, for objectives with risk sets: counted once, before the cut points ------------------------
+
+Times = Annotated[tuple[float, ...], Bound(MAX_TIMES, "times")]
+
+
+@dataclass(frozen=True)
+class TimeGrid:
+    """Time bins of the training rows, each with at least `min_count` events.
+
+    starts: first time of each bin but the first, increasing. events: weight of the events in each bin.
+    validation: starts of the bins of validation rows, a part of `starts`."""
+
+    starts: Times
+    events: Times
+    validation: Times = ()
+
+    def of(self, name: str) -> Float32:
+        """Return the starts of the bins of this set of rows."""
+        return np.array(self.starts if name == metrics.TRAIN else self.validation, np.float32)
+
+    def risk_sets(self, at_risk: tuple[float, ...]) -> RiskSets:
+        return RiskSets(self.of(metrics.TRAIN), np.array(self.events), np.array(at_risk))
+
+    def check(self, terms: Terms) -> None:
+        """Raise Refused unless these are time bins that the terms allow."""
+        starts, later = self.starts, self.starts[1:]
+        sound = len(self.events) == len(starts) + 1 and {*self.validation} <= {*starts}
+        sound = sound and all(
+            0.0 < a < b < math.inf for a, b in zip(starts, (*later, MAX_LABEL * 2), strict=True)
+        )
+        least = terms.evaluation.min_count if terms.columns.weight is None else 0.0
+        if not sound or not all(max(least, 0.0) <= each < math.inf for each in self.events):
+            raise Refused(
+                "query-times", f"the time bins are not valid, or one has fewer than {least:g} events"
+            )
+
+
+@dataclass(frozen=True)
+class TimesQuery(Counted, BaseQuery):
+    """Counts events, censored rows and the weight of events by time.
+
+    Answer: for each set of rows (`Terms.sets`), int64 [3, bins]. starts: first time of each bin but the
+    first."""
+
+    description = "how many events and other rows, by time"
+    steps = LEVELS_SUMMED
+
+    rows: Rows
+    starts: Times
+    weight: Scale
+    sets: Annotated[tuple[str, ...], Bound(2, "sets of rows")]
+
+    @property
+    def cells(self) -> int:
+        return 3 * (len(self.starts) + 1) * len(self.sets)
+
+    @property
+    def cell_bits(self) -> int:
+        return cell_bits(self.weight.limit, self.rows)
+
+    @classmethod
+    def max_count(cls, terms: Terms) -> int:
+        return int(terms.sums_risk)
+
+    def check_terms(self, terms: Terms) -> None:
+        known = terms.known_weight_scale
+        if not terms.sums_risk or self.sets != terms.sets or (known or self.weight) != self.weight:
+            raise Refused("query-times", "the terms do not allow this query for events by time")
+
+    def check_order(self, terms: Terms, state: Any) -> None:
+        if state.start is not None or state.grids >= LEVELS_SUMMED:
+            raise PeerError("query-order", "events are counted only once, before the cut points are sent")
+
+
 @dataclass(frozen=True)
 class StartQuery(BeforeTrees, BaseQuery):
     """Sends the cut points to all parties. Answer: the sums of gradients and hessians at the initial margins.
 
     means: the means in the slots of each column of `target_means`, float32 [buckets, folds]. The last fold is
-    for rows that trees are not trained on."""
+    for rows that trees are not trained on. times: time bins, for objectives with risk sets."""
 
     description = "sum over all rows (for the mean label)"
     with_noise = (False, True)
@@ -113,9 +188,12 @@ class StartQuery(BeforeTrees, BaseQuery):
     means: Annotated[tuple[Float32, ...], Bound(MAX_COLUMNS, "target-mean columns")] = field(
         default=(), metadata=APART
     )
+    times: TimeGrid | None = field(default=None, metadata=APART)
 
     @cached
     def digest(self) -> bytes:
+        if self.times is not None:
+            return digest_of((self, "times", self.times))
         return digest_of((self, "means", self.means)) if self.means else digest_of(self)
 
     @property
@@ -158,15 +236,19 @@ class StartQuery(BeforeTrees, BaseQuery):
             )
         if not all(np.isfinite(means).all() for means in self.means):
             raise Refused("query-means", "a target mean is not a finite number")
+        if (self.times is not None) != terms.sums_risk:
+            raise Refused("query-times", f"objective {terms.objective.name} does not match the time bins")
+        if self.times is not None:
+            self.times.check(terms)
 
     def check_order(self, terms: Terms, state: Any) -> None:
         if state.start is not None:
             raise PeerError("query-order", "the cut points are already known")
-        if (state.grids >= LEVELS_SUMMED) != bool(terms.columns.target_means):
+        if (state.grids >= LEVELS_SUMMED) != (bool(terms.columns.target_means) or terms.sums_risk):
             raise PeerError(
                 "query-order",
-                "labels must be summed by level before the cut points are sent if, and only if, the terms "
-                "have target_means",
+                "labels are summed by level, or events counted by time, before the cut points are sent "
+                "if, and only if, the terms have target_means or an objective with risk sets",
             )
 
     def applied_to(self, state: Any) -> Any:
@@ -507,5 +589,5 @@ class EvaluationQuery(OfModel):
             raise Refused("query-scale", "the terms do not allow the scale of row weights in the query")
 
 
-OfLabels = MagnitudesQuery | EvaluationQuery | LevelSumsQuery | StartQuery
+OfLabels = MagnitudesQuery | EvaluationQuery | LevelSumsQuery | TimesQuery | StartQuery
 """Queries about labels before the first tree, or about the evaluation of a model."""

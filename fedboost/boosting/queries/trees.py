@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -25,13 +26,14 @@ from fedboost.boosting.queries.base import (
     digest_of,
     hidden_places,
 )
-from fedboost.boosting.queries.labels import EXPONENT_VECTORS
+from fedboost.boosting.queries.labels import EXPONENT_VECTORS, START_BITS, Times
 from fedboost.errors import PeerError, Refused
-from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BITS, Int64, Scale, cell_bits
+from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BITS, Float64, Int64, Scale, cell_bits
 from fedboost.gbdt import metrics
 from fedboost.gbdt.histogram import STATS, Widths
 from fedboost.gbdt.kernels.histogram import fit_level, pack_level, unpack_level
-from fedboost.gbdt.metrics import TRAIN
+from fedboost.gbdt.metrics import DIGITS, TRAIN
+from fedboost.gbdt.objectives.built_in import sum_later
 from fedboost.gbdt.objectives.objective import SCALE
 from fedboost.gbdt.sampling import NORM_CELLS
 from fedboost.gbdt.tree import Splits
@@ -86,6 +88,7 @@ class HistogramQuery(BaseQuery):
             0 for other sampling.
         grouped: True if sums are over groups of bins (`gbdt.histogram`). The answer then ends with one mark
             per node and bin: 1 if the bin has a sum, else 0.
+        at_risk: at the root, for objectives with risk sets: sum of the risks in each time bin and later.
     """
 
     description = "sums over groups of rows, by interval"
@@ -103,9 +106,12 @@ class HistogramQuery(BaseQuery):
     elected: Annotated[tuple[Elected, ...], Bound(MAX_NODES, "nodes"), _FEW_FEATURES] = ()
     threshold: float = 0.0
     grouped: bool = field(default=False, metadata=APART)
+    at_risk: Times = field(default=(), metadata=APART)
 
     @cached
     def digest(self) -> bytes:
+        if self.at_risk:
+            return digest_of((self, "at_risk", self.at_risk))
         return digest_of((self, "grouped")) if self.grouped else digest_of(self)
 
     @cached
@@ -154,6 +160,8 @@ class HistogramQuery(BaseQuery):
         check_scales(terms, self.gradient, self.hessian, self.threshold)
         check_nodes(terms, self.tree, self.splits, self.nodes)
         self._check_widths(terms)
+        if bool(self.at_risk) and not (terms.sums_risk and _falls(self.at_risk)):
+            raise Refused("query-times", "the sums of risks in the query are not valid: they do not decrease")
         if self.grouped != (terms.vertical.min_rows_per_bin > 1):
             raise Refused("query-bins", "the query does not group bins as min_rows_per_bin requires")
         elected, nodes = self.elected, self.nodes
@@ -244,9 +252,16 @@ class HistogramQuery(BaseQuery):
 
     def check_order(self, terms: Terms, state: Any) -> None:
         check_growing(self, terms, state, (self.gradient, self.hessian, self.threshold), votes=False)
+        if terms.sums_risk and len(self.at_risk) != (0 if state.levels else len(state.start.times.events)):
+            raise PeerError("query-order", "sums of risks are sent with the root of a tree, one per time bin")
 
     def applied_to(self, state: Any) -> Any:
-        return state.grown(self.splits, scales=(self.gradient, self.hessian, self.threshold))
+        return state.grown(self.splits, scales=(self.gradient, self.hessian, self.threshold, self.at_risk))
+
+
+def _falls(sums: tuple[float, ...]) -> bool:
+    """Return True if no number is larger than the one before, and all are positive and finite."""
+    return 0.0 < sums[-1] <= sums[0] < float("inf") and all(a >= b for a, b in pairwise(sums))
 
 
 class _Layout(NamedTuple):
@@ -435,6 +450,7 @@ class SumsQuery(BaseQuery):
 
 # ---- The query that ends a round: leaf values are applied, and metrics are measured ---------------------
 
+PARTIAL_LIKELIHOOD = "cox-nloglik"
 BY_PARTY = "EndRoundQuery by party"
 """Name of the query in logs if it includes metrics of individual parties."""
 
@@ -447,7 +463,9 @@ class EndRoundQuery(BaseQuery):
 
     1. the metric sums of each set of rows; for a set of one party's rows, other parties add 0.
     2. with `exponents`: exponent counts of the new gradients, hessians and weights.
-    3. with `sizes`: counts of the gradient norms of the training rows (`sampling.count_norms`)."""
+    3. with `sizes`: counts of the gradient norms of the training rows (`sampling.count_norms`).
+    4. with `risk`, for each set of rows: the risks weight * e**margin and the weights of events, both summed
+       by time bin (`built_in.sum_risks`). bins: number of time bins of each set."""
 
     description = "error of the model, summed over all rows"
     ends_tree = True
@@ -464,16 +482,23 @@ class EndRoundQuery(BaseQuery):
     exponents: bool
     sets: Annotated[tuple[str, ...], Bound(2 * (1 + MAX_PARTIES), "sets of rows")] = (TRAIN,)
     sizes: bool = False
+    risk: Scale | None = field(default=None, metadata=APART)
+    bins: Annotated[tuple[int, ...], Bound(2, "sets with time bins")] = field(default=(), metadata=APART)
+
+    @cached
+    def digest(self) -> bytes:
+        return digest_of(self) if self.risk is None else digest_of((self, "risk", self.risk, self.bins))
 
     @cached
     def cells(self) -> int:
         metric_cells = len(self.sets) * metrics.cells(self.metrics)
         exponents = EXPONENT_VECTORS * EXPONENT_CELLS * self.exponents
-        return metric_cells + exponents + NORM_CELLS * self.sizes
+        return metric_cells + exponents + NORM_CELLS * self.sizes + 2 * sum(self.bins)
 
     @property
     def cell_bits(self) -> int:
-        return cell_bits(metrics.limit(self.metrics, self.weight), self.rows)
+        limit = metrics.limit(self.metrics, self.weight)
+        return cell_bits(limit if self.risk is None else max(limit, self.risk.limit), self.rows)
 
     @property
     def name(self) -> str:
@@ -495,6 +520,8 @@ class EndRoundQuery(BaseQuery):
             raise Refused(
                 "query-exponents", "the query asks for exponent counts, but gradients have a public bound"
             )
+        if (self.risk is not None) != terms.sums_risk or (self.risk and self.risk.bits != START_BITS):
+            raise Refused("query-times", "the query does not sum risks as the terms require")
         if self.metrics != terms.metrics:
             raise Refused("query-metrics", f"the terms allow only these metrics: {', '.join(terms.metrics)}")
         if self.sets != terms.sets:
@@ -505,10 +532,31 @@ class EndRoundQuery(BaseQuery):
 
     def metrics_of(self, total: Int64) -> tuple[dict[str, float], dict[str, float]]:
         sums = self.metrics, self.sets, total, self.weight
-        return metrics.by_set(*sums), metrics.published(*sums)
+        exact, told = metrics.by_set(*sums), metrics.published(*sums)
+        if self.risk is None:
+            return exact, told
+        size = metrics.cells(self.metrics)
+        for number, (rows, (later, events)) in enumerate(zip(self.sets, self.risks(total), strict=True)):
+            name = f"{'' if rows == TRAIN else f'{rows}-'}{PARTIAL_LIKELIHOOD}"
+            if name in exact:
+                own, weight = exact[name], self.weight.decode(int(total[number * size]))
+                logs = np.log(later, out=np.zeros_like(later), where=later > 0.0)
+                exact[name] = (own * weight + float((events * logs).sum())) / (float(events.sum()) or 1.0)
+        return exact, {name: float(f"{exact[name]:.{DIGITS}g}") for name in told}
+
+    def risks(self, total: Int64) -> list[tuple[Float64, Float64]]:
+        """Return, for each set of rows, the risks in each time bin and later, and the weight of the events in
+        each time bin: float64 [bins] each."""
+        assert self.risk is not None
+        parts = pieces(total[total.size - 2 * sum(self.bins) :], [2 * bins for bins in self.bins])
+        each = [part.astype(np.float64).reshape(2, -1) for part in parts]
+        return [(sum_later(risk) / self.risk.factor, of / self.weight.factor) for risk, of in each]
 
     def check_order(self, terms: Terms, state: Any) -> None:
         check_started(state)
+        due = tuple(state.start.times.of(rows).size + 1 for rows in self.sets) if terms.sums_risk else ()
+        if self.bins != due:
+            raise PeerError("query-order", "the query does not sum risks by the time bins of the session")
         if self.tree != state.tree:
             raise PeerError(
                 "query-order", f"the query ends tree {self.tree}, but tree {state.tree} is growing"

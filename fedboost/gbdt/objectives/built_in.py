@@ -5,12 +5,14 @@ Gradients and hessians are the same as in XGBoost. Each objective rejects labels
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import ClassVar, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from fedboost.errors import ConfigError, PeerError
-from fedboost.fixedpoint import Float32, Float64, Int64
+from fedboost.fixedpoint import Float32, Float64, Int64, Scale
 from fedboost.gbdt.kernels import objectives as kernels
 from fedboost.gbdt.objectives.objective import (
     AMOUNT_BITS,
@@ -28,6 +30,7 @@ from fedboost.gbdt.objectives.objective import (
     first_beyond,
 )
 
+Mask = npt.NDArray[np.bool_]
 _Loss = TypeVar("_Loss", bound=HasGradients)
 MAX_NEWTON_STEP = 4.0
 """Maximum length of a step from base margins. Longer steps overshoot, because the hessian changes."""
@@ -463,6 +466,129 @@ class AcceleratedFailureTime(Objective):
         )
 
 
+# ---- Cox's proportional hazards: the gradient of a row depends on the rows at risk at its time -----------
+# At an event time, let D be the weight of the events, and R the sum of the risks r = weight * e**margin of
+# the rows at risk. With A(t) and B(t), the sums of D / R and D / R**2 over the event times up to t, a row has
+# gradient r * A - weight * event and hessian r * A - r**2 * B (Breslow's ties, the diagonal of the hessian,
+# as XGBoost). Parties with whole rows divide time into bins: all times in a bin are
+# ties, and A and B follow from one sum R per bin. A party that has all labels needs no bins.
+
+
+MAX_TIMES = 256
+"""Maximum number of time bins."""
+
+
+@dataclass(frozen=True)
+class RiskSets:
+    """The rows at risk in each bin of time, as all parties know them.
+
+    starts: float32 [bins - 1], increasing, the first time of each bin but the first. events: float64 [bins],
+    weight of the events in each bin. at_risk: float64 [bins], sum of weight * e**margin over the rows whose
+    time is in the bin or later."""
+
+    starts: Float32
+    events: Float64
+    at_risk: Float64
+
+    def bins(self, time: Float32) -> Int64:
+        """Return the bin of each time: int64 [rows]."""
+        return np.searchsorted(self.starts, time, side="right").astype(np.int64)
+
+    @cached_property
+    def hazards(self) -> tuple[Float64, Float64]:
+        """A and B after each bin: float64 [bins] each."""
+        share = self.events / np.where(self.at_risk > 0.0, self.at_risk, np.inf)
+        squares = share / np.where(self.at_risk > 0.0, self.at_risk, np.inf)
+        return np.cumsum(share), np.cumsum(squares)
+
+    @classmethod
+    def of_rows(cls, time: Float32, is_event: Mask, risk: Float64, weight: Float32) -> "RiskSets":
+        """Return the exact risk sets of these rows, each array [rows]: a bin for each time."""
+        times, bins = np.unique(time, return_inverse=True)
+        events, risks = (np.bincount(bins, each, times.size) for each in (weight * is_event, risk))
+        return cls(times[1:], events.astype(np.float64), sum_later(risks.astype(np.float64)))
+
+
+def sum_later(values: Float64) -> Float64:
+    """Return the sum of each value and all later ones: float64 [bins]."""
+    out: Float64 = np.cumsum(values[::-1])[::-1]
+    return out
+
+
+def sum_risks(
+    starts: Float32, margin: Float64, label: Float32, weight: Float32, risks: Scale, weights: Scale
+) -> Int64:
+    """Return the sums of weight * e**margin, then of the weights of events, by time bin: int64 [2 * bins].
+
+    Args:
+        starts: float32 [bins - 1], as in `RiskSets`.
+        margin, label, weight: of the rows, at most 2**20 of them.
+        risks, weights: scales of the two kinds of sums.
+    """
+    bins, size = np.searchsorted(starts, label[0], side="right"), starts.size + 1
+    events = weights.encode(weight * (label[1] < np.inf))
+    units = risks.encode(weight * kernels.exps(margin)), events
+    # float64 is exact: each number is at most 2**31
+    return np.concatenate([np.bincount(bins, each, size) for each in units]).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Risk:
+    """Stands for the gradients of `Cox` while the risk sets are not known: e**margin bounds them."""
+
+    def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
+        risk = weight * kernels.exps(margin)
+        return risk, risk
+
+
+@dataclass(frozen=True)
+class Cox(Objective):
+    """survival:cox: Cox's proportional hazards. The prediction e**margin is the ratio of a row's hazard to
+    the hazard of a row with margin 0.
+
+    Labels are float32 [2, N]: the time of the event twice, or the time until which there was none and
+    infinity."""
+
+    sets: RiskSets | None = field(default=None, compare=False, repr=False)
+    """Risk sets of all parties' rows; None if the rows at hand are all rows. Not a parameter."""
+    trained: Mask | None = field(default=None, compare=False, repr=False)
+    """If `sets` is None: bool [rows], True for the rows that can be at risk; None for all rows."""
+
+    name = "survival:cox"
+    label_kind = LabelKind.INTERVAL
+    metrics = ("cox-nloglik",)
+    link = LOG
+    gradient_bits = AMOUNT_BITS
+    start = Risk()
+    has_risk_sets = True
+
+    def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
+        time, is_event = np.ascontiguousarray(label[0]), label[1] < np.inf
+        risk, sets = weight * kernels.exps(margin), self.sets
+        if sets is None:
+            among = np.ones(time.size, np.bool_) if self.trained is None else self.trained
+            sets = RiskSets.of_rows(time, is_event & among, risk * among, weight)
+        (hazard, square), bins = sets.hazards, sets.bins(time)
+        own = risk * hazard[bins]
+        # the difference may be negative if one row is nearly all of a risk set, whose sum is rounded
+        return own - weight * is_event, np.maximum(own - risk * risk * square[bins], 0.0)
+
+    def base_score(self, gradient: float, hessian: float) -> float:
+        return 1.0  # a constant changes no gradient
+
+    def base_margin_shift(self, gradient: float, hessian: float) -> float:
+        return 0.0
+
+    def first_invalid_label(self, label: Float32) -> tuple[int, str] | None:
+        time, end = label
+        valid = (time >= 1.0 / MAX_LABEL) & (time <= MAX_LABEL) & ((end == time) | (end == math.inf))
+        return first(
+            ~valid,
+            "a time above 0, up to 2**60, and an upper bound that is equal to it, or infinite or missing if "
+            "the event has not happened yet",
+        )
+
+
 # ---- Objectives that rank: rows are compared only within their group (LambdaMART) -----------------------
 # The gradients of a group depend only on its own rows. Their order in the table matters only between equal
 # margins. The formulas are XGBoost's (Burges, MSR-TR-2010-82; the top rows by margin are paired with all
@@ -590,6 +716,6 @@ BUILT_IN: tuple[type[Objective], ...] = (
     *(SquaredError, PseudoHuber),
     *(Poisson, Gamma, Tweedie),
     *(AbsoluteError, QuantileError),
-    AcceleratedFailureTime,
+    *(AcceleratedFailureTime, Cox),
     *(RankNdcg, RankPairwise),
 )

@@ -245,6 +245,8 @@ class Objective(ABC):
     """Minimum number of weight-1 rows whose rounded hessians sum to at least 1; None if not guaranteed."""
     has_label_means: ClassVar[bool] = False
     """True if `base_score`, from the sums over some rows, is approximately the mean of their labels."""
+    has_risk_sets: ClassVar[bool] = False
+    """True if a row's gradient depends on all rows that are at risk at its time."""
     sensitivity: ClassVar[Sensitivity | None] = None
     """Bound for a row's contribution to sums with noise; None if there is none."""
     xgboost_table: ClassVar[str] = ""

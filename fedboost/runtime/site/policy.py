@@ -8,7 +8,6 @@ Raises: Refused if terms break a rule. The message is one sentence that names th
 value and the remedy. The names that a site allows never leave it: they are only in the error's `detail`.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
@@ -18,7 +17,6 @@ from pydantic import ConfigDict, Field, field_validator
 
 from fedboost.errors import ConfigError, Refused, quoted
 from fedboost.gbdt.metrics import EDGES, is_at_threshold, own_name
-from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.gbdt.tree import NO_CHILD
 from fedboost.privacy.pairwise import MIN_GROUP_PARTIES, Group
 from fedboost.protocol.site import MAX_SESSIONS, MAX_SPLITS, Budget, Limits, predicted_by, splits_by
@@ -27,7 +25,7 @@ from fedboost.runtime.config import to_toml
 from fedboost.terms.hiding import MAX_DELTA, ProtectionName
 from fedboost.terms.reading import Frozen, Name, read_model
 from fedboost.terms.session import TaskName
-from fedboost.terms.tasks import rows_readable
+from fedboost.terms.tasks import MAX_ROWS_PER_LEAF, rows_per_hessian, rows_per_leaf, rows_readable
 from fedboost.terms.terms import Terms, have_folds
 from fedboost.terms.vertical import MAX_IDS, MAX_ROWS_PER_BIN, Rows
 from fedboost.views.approval import APPROVE, columns_by_role, summary
@@ -35,7 +33,6 @@ from fedboost.views.words import counted, delimited, shown
 
 COMMAND = f"{APPROVE} --config party.toml"
 """Command with which a site approves terms that its policy refuses."""
-MAX_ROWS_PER_LEAF = 1_000_000_000
 MAX_BUDGET_EPSILON = 100.0
 """Largest allowed budget; a larger epsilon gives no meaningful protection."""
 MIN_ROWS_PER_BIN = 10
@@ -139,6 +136,8 @@ class Policy(Frozen):
     """Maximum number of levels per column. A level that only one person has reveals that person's label."""
     target_means: bool = False
     """Allow target means. The aggregator sees labels summed by level, and a level may have a single row."""
+    risk_sums: bool = False
+    """Allow `survival:cox` over several sites. Each round's sums of risks by time reveal who is at risk."""
     metrics_at_thresholds: bool = False
     """Allow metrics at a threshold. Results at two close thresholds differ by the few rows between them."""
     party_metrics: bool = False
@@ -504,14 +503,6 @@ def _unless_noise_hides(rule: Rule) -> Rule:
 
 
 # ---- trees, leaves and levels ------------------------------------------------------------------------
-# Why `min_rows_per_leaf` holds: the hessians of each child of a split sum to at least min_child_weight w.
-# With weights of 1 and without scale_pos_weight, a row's hessian is at most 1/4 (binary:logistic) or 1/2
-# (multi:softprob), or exactly 1 (squared, absolute, quantile error). Rounding adds nothing: these bounds are
-# multiples of the fixed-point unit, or at most half of a very coarse unit, which rounds to zero. So each side
-# of a split has at least 4 w, 2 w or w rows over all parties. The rule cannot stop an aggregator that lies
-# about sums or splits, nor a party that adds fake rows. It does not cover a tree without splits, *this*
-# site's rows in a leaf, or the bins of a histogram. Row weights or a custom program guarantee nothing, so the
-# rule refuses them.
 
 
 def _min_rows_per_leaf(policy: Policy, terms: Terms, party: str = "") -> Breach | None:
@@ -520,39 +511,12 @@ def _min_rows_per_leaf(policy: Policy, terms: Terms, party: str = "") -> Breach 
         return None
     instead = ""
     if not why:
-        instead = f"set min_child_weight = {limit / (_rows_per_hessian(terms) or 1):.12g}"
+        instead = f"set min_child_weight = {limit / (rows_per_hessian(terms) or 1):.12g}"
         why = (
             f"the terms have min_child_weight = {terms.trees.min_child_weight:g}, which with "
             f"{terms.objective.name} guarantees {counted(rows, 'row')} in a leaf"
         )
     return Breach("min_rows_per_leaf", str(limit), why, instead, rows)
-
-
-def rows_per_leaf(terms: Terms) -> tuple[int, str]:
-    """Return the minimum number of rows, over all parties, in a leaf of a tree with splits. Also return why
-    no setting guarantees more than one row; '' if one does."""
-    weight = terms.columns.weight
-    if weight is not None:
-        return 1, f"no minimum is guaranteed with the row weights of column {quoted(weight)!r}"
-    if terms.objective.scale_pos_weight is not None:
-        return 1, "no minimum is guaranteed with scale_pos_weight"
-    if terms.draws.sampling_method != "uniform":
-        drawn = f'rows drawn by sampling_method = "{terms.draws.sampling_method}" have weights above 1'
-        return 1, f"no minimum is guaranteed: {drawn}"
-    if terms.noise is not None:
-        return 1, "no minimum is guaranteed with noise, unless the policy also has a budget (epsilon, delta)"
-    per = _rows_per_hessian(terms)
-    is_own = terms.task.trains and terms.session.is_built_in
-    if not is_own or per is None:
-        what = "objective" if is_own else "program"
-        return 1, f"no minimum is guaranteed with the {what} {quoted(terms.flat[what])!r}"
-    rows = min(terms.trees.min_child_weight * per, float(MAX_ROWS_PER_LEAF))
-    return max(1, math.ceil(rows)), ""
-
-
-def _rows_per_hessian(terms: Terms) -> int | None:
-    """Return the number of rows per unit of hessian; None for untrusted objectives from other packages."""
-    return terms.objective.loss.rows_per_hessian if terms.objective.name in OBJECTIVES else None
 
 
 def _subsample(policy: Policy, terms: Terms, party: str) -> Breach | None:
@@ -604,11 +568,6 @@ def _levels_summed(terms: Terms) -> str:
     return f"the terms sum labels by level of {names[0]!r} (columns.target_means)" if names else ""
 
 
-def _continues(terms: Terms) -> str:
-    why = "the terms continue a model (xgb_model), whose trees may isolate individual rows"
-    return "" if terms.xgb_model is None else why
-
-
 def _margin(terms: Terms) -> str:
     name = terms.columns.base_margin
     return "" if name is None else f"the terms have the base margin column {quoted(name)!r}"
@@ -618,11 +577,6 @@ def _at_threshold(terms: Terms) -> str:
     names, default = map(own_name, terms.metrics), terms.objective.loss.default_metric
     chosen = [name for name in names if is_at_threshold(name) and name != default]
     return f"the terms have the metric {quoted(chosen[0])}" if chosen else ""
-
-
-def _own_metrics(terms: Terms) -> str:
-    has = terms.protection.hides and terms.evaluation.party_metrics
-    return "the terms have party_metrics = true" if has else ""
 
 
 def _by_subgroups(terms: Terms) -> str:
@@ -636,11 +590,6 @@ def _validates(terms: Terms) -> str:
     if terms.columns.validation is not None:
         return f"the terms have the validation column {quoted(terms.columns.validation)!r}"
     return f"the terms have validation_fraction = {terms.evaluation.validation_fraction:g}"
-
-
-def _measures_some(terms: Terms) -> str:
-    rows = terms.evaluation.evaluate_rows
-    return "" if rows == "all" else f"the terms evaluate a model on {rows} rows"
 
 
 _metrics_at_thresholds = _forbids("metrics_at_thresholds", _at_threshold)
@@ -749,11 +698,32 @@ _max_metrics = _limit(
     *("have {} metrics", "remove some"),
 )
 _base_margin = _forbids("base_margin", _margin, "remove columns.base_margin")
-_party_metrics = _forbids("party_metrics", _own_metrics)
+_party_metrics = _forbids(
+    "party_metrics",
+    lambda t: "the terms have party_metrics = true" * (t.protection.hides and t.evaluation.party_metrics),
+)
+_continue_models = _forbids(
+    "continue_models",
+    lambda t: (
+        "" if t.xgb_model is None else "the terms continue a model, whose trees may isolate single rows"
+    ),
+    "remove xgb_model",
+)
+_risk_sums = _forbids(
+    "risk_sums",
+    lambda t: f"{quoted(t.objective.name)} sums risks by time in each round" if t.sums_risk else "",
+    "use survival:aft",
+)
 _of_levels = _unless_noise_hides(_max_category_levels)
 _bits = _limit(
     "min_key_bits", lambda t: t.hiding.key_bits if t.protection.uses_key_holder else None, "key_bits"
 )
+
+
+def _some_rows(terms: Terms) -> str:
+    rows = terms.evaluation.evaluate_rows
+    return "" if rows == "all" else f"the terms evaluate a model on {rows} rows"
+
 
 _OF_EVERY_TASK: tuple[Rule, ...] = (_protections, _on_loss, _min_parties, _colluding, _bits)
 _OF_TRAINING: tuple[Rule, ...] = (
@@ -766,8 +736,8 @@ _OF_TRAINING: tuple[Rule, ...] = (
     ),
     _limit("max_trials", lambda t: len(t.objective.candidates), "have {} candidates", "remove some"),
     _limit("vote_top_k", lambda terms: terms.histograms.vote_top_k, "vote_top_k"),
-    *(_subsample, _forbids("continue_models", _continues, "remove xgb_model"), _base_margin),
-    _forbids("quantile_leaves", _quantile, "use a different objective"),
+    *(_subsample, _continue_models, _base_margin),
+    *(_forbids("quantile_leaves", _quantile, "use a different objective"), _risk_sums),
     *(_unless_noise_hides(_min_rows_per_leaf), _of_levels),
     _unless_noise_hides(_forbids("target_means", _levels_summed)),
     *(_max_metrics, _metrics_at_thresholds, _party_metrics),
@@ -777,7 +747,7 @@ _OF_COUNTS: tuple[Rule, ...] = (*_OF_EVERY_TASK, _budget, _of_levels, _min_count
 _OF_EVALUATIONS: tuple[Rule, ...] = (
     *(*_OF_COUNTS, _base_margin, _max_metrics, _threshold, _party_metrics),
     _forbids("subgroups", _by_subgroups, "remove subgroups"),
-    _forbids("validation", _measures_some, 'set evaluate_rows = "all" (--rows all)'),
+    _forbids("validation", _some_rows, 'set evaluate_rows = "all" (--rows all)'),
 )
 
 RULES: dict[str, tuple[Rule, ...]] = {

@@ -174,7 +174,7 @@ class Request(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ..., time: _Optional[int] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Ask(_message.Message):
-    __slots__ = ("turn", "attempt", "roster", "rows", "quantiles", "start", "histograms", "end_round", "votes", "residuals", "ranges", "sums", "id_count", "align", "places", "bins", "reach", "summary", "evaluation", "bin_counts", "level_sums", "magnitudes", "then")
+    __slots__ = ("turn", "attempt", "roster", "rows", "quantiles", "start", "histograms", "end_round", "votes", "residuals", "ranges", "sums", "id_count", "align", "places", "bins", "reach", "summary", "evaluation", "bin_counts", "level_sums", "magnitudes", "times", "then")
     TURN_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ROSTER_FIELD_NUMBER: _ClassVar[int]
@@ -197,6 +197,7 @@ class Ask(_message.Message):
     BIN_COUNTS_FIELD_NUMBER: _ClassVar[int]
     LEVEL_SUMS_FIELD_NUMBER: _ClassVar[int]
     MAGNITUDES_FIELD_NUMBER: _ClassVar[int]
+    TIMES_FIELD_NUMBER: _ClassVar[int]
     THEN_FIELD_NUMBER: _ClassVar[int]
     turn: int
     attempt: int
@@ -220,11 +221,12 @@ class Ask(_message.Message):
     bin_counts: BinCountsQuery
     level_sums: LevelSumsQuery
     magnitudes: MagnitudesQuery
+    times: TimesQuery
     then: _containers.RepeatedCompositeFieldContainer[Ask]
-    def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., roster: _Optional[bytes] = ..., rows: _Optional[_Union[RowsQuery, _Mapping]] = ..., quantiles: _Optional[_Union[QuantileQuery, _Mapping]] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., histograms: _Optional[_Union[HistogramQuery, _Mapping]] = ..., end_round: _Optional[_Union[EndRoundQuery, _Mapping]] = ..., votes: _Optional[_Union[VoteQuery, _Mapping]] = ..., residuals: _Optional[_Union[ResidualQuery, _Mapping]] = ..., ranges: _Optional[_Union[RangeQuery, _Mapping]] = ..., sums: _Optional[_Union[SumsQuery, _Mapping]] = ..., id_count: _Optional[_Union[IdCountQuery, _Mapping]] = ..., align: _Optional[_Union[AlignQuery, _Mapping]] = ..., places: _Optional[_Union[PlacesQuery, _Mapping]] = ..., bins: _Optional[_Union[BinsQuery, _Mapping]] = ..., reach: _Optional[_Union[ReachQuery, _Mapping]] = ..., summary: _Optional[_Union[SummaryQuery, _Mapping]] = ..., evaluation: _Optional[_Union[EvaluationQuery, _Mapping]] = ..., bin_counts: _Optional[_Union[BinCountsQuery, _Mapping]] = ..., level_sums: _Optional[_Union[LevelSumsQuery, _Mapping]] = ..., magnitudes: _Optional[_Union[MagnitudesQuery, _Mapping]] = ..., then: _Optional[_Iterable[_Union[Ask, _Mapping]]] = ...) -> None: ...
+    def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., roster: _Optional[bytes] = ..., rows: _Optional[_Union[RowsQuery, _Mapping]] = ..., quantiles: _Optional[_Union[QuantileQuery, _Mapping]] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., histograms: _Optional[_Union[HistogramQuery, _Mapping]] = ..., end_round: _Optional[_Union[EndRoundQuery, _Mapping]] = ..., votes: _Optional[_Union[VoteQuery, _Mapping]] = ..., residuals: _Optional[_Union[ResidualQuery, _Mapping]] = ..., ranges: _Optional[_Union[RangeQuery, _Mapping]] = ..., sums: _Optional[_Union[SumsQuery, _Mapping]] = ..., id_count: _Optional[_Union[IdCountQuery, _Mapping]] = ..., align: _Optional[_Union[AlignQuery, _Mapping]] = ..., places: _Optional[_Union[PlacesQuery, _Mapping]] = ..., bins: _Optional[_Union[BinsQuery, _Mapping]] = ..., reach: _Optional[_Union[ReachQuery, _Mapping]] = ..., summary: _Optional[_Union[SummaryQuery, _Mapping]] = ..., evaluation: _Optional[_Union[EvaluationQuery, _Mapping]] = ..., bin_counts: _Optional[_Union[BinCountsQuery, _Mapping]] = ..., level_sums: _Optional[_Union[LevelSumsQuery, _Mapping]] = ..., magnitudes: _Optional[_Union[MagnitudesQuery, _Mapping]] = ..., times: _Optional[_Union[TimesQuery, _Mapping]] = ..., then: _Optional[_Iterable[_Union[Ask, _Mapping]]] = ...) -> None: ...
 
 class Introduce(_message.Message):
-    __slots__ = ("greetings", "certificates", "grids", "start", "rounds", "splits", "levels", "gradient", "hessian", "threshold", "residual", "places")
+    __slots__ = ("greetings", "certificates", "grids", "start", "rounds", "splits", "levels", "gradient", "hessian", "threshold", "at_risk", "residual", "places")
     GREETINGS_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATES_FIELD_NUMBER: _ClassVar[int]
     GRIDS_FIELD_NUMBER: _ClassVar[int]
@@ -235,6 +237,7 @@ class Introduce(_message.Message):
     GRADIENT_FIELD_NUMBER: _ClassVar[int]
     HESSIAN_FIELD_NUMBER: _ClassVar[int]
     THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    AT_RISK_FIELD_NUMBER: _ClassVar[int]
     RESIDUAL_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
     greetings: _containers.RepeatedScalarFieldContainer[bytes]
@@ -247,9 +250,10 @@ class Introduce(_message.Message):
     gradient: Scale
     hessian: Scale
     threshold: float
+    at_risk: _containers.RepeatedScalarFieldContainer[float]
     residual: ResidualQuery
     places: PlacesQuery
-    def __init__(self, greetings: _Optional[_Iterable[bytes]] = ..., certificates: _Optional[_Iterable[bytes]] = ..., grids: _Optional[int] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., rounds: _Optional[_Iterable[_Union[Round, _Mapping]]] = ..., splits: _Optional[_Union[Splits, _Mapping]] = ..., levels: _Optional[int] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ..., threshold: _Optional[float] = ..., residual: _Optional[_Union[ResidualQuery, _Mapping]] = ..., places: _Optional[_Union[PlacesQuery, _Mapping]] = ...) -> None: ...
+    def __init__(self, greetings: _Optional[_Iterable[bytes]] = ..., certificates: _Optional[_Iterable[bytes]] = ..., grids: _Optional[int] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., rounds: _Optional[_Iterable[_Union[Round, _Mapping]]] = ..., splits: _Optional[_Union[Splits, _Mapping]] = ..., levels: _Optional[int] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ..., threshold: _Optional[float] = ..., at_risk: _Optional[_Iterable[float]] = ..., residual: _Optional[_Union[ResidualQuery, _Mapping]] = ..., places: _Optional[_Union[PlacesQuery, _Mapping]] = ...) -> None: ...
 
 class Round(_message.Message):
     __slots__ = ("splits", "values")
@@ -520,7 +524,7 @@ class BinsQuery(_message.Message):
     def __init__(self, features: _Optional[int] = ...) -> None: ...
 
 class StartQuery(_message.Message):
-    __slots__ = ("rows", "gradient", "hessian", "sizes", "cuts", "kinds", "means")
+    __slots__ = ("rows", "gradient", "hessian", "sizes", "cuts", "kinds", "means", "times")
     ROWS_FIELD_NUMBER: _ClassVar[int]
     GRADIENT_FIELD_NUMBER: _ClassVar[int]
     HESSIAN_FIELD_NUMBER: _ClassVar[int]
@@ -528,6 +532,7 @@ class StartQuery(_message.Message):
     CUTS_FIELD_NUMBER: _ClassVar[int]
     KINDS_FIELD_NUMBER: _ClassVar[int]
     MEANS_FIELD_NUMBER: _ClassVar[int]
+    TIMES_FIELD_NUMBER: _ClassVar[int]
     rows: int
     gradient: Scale
     hessian: Scale
@@ -535,7 +540,30 @@ class StartQuery(_message.Message):
     cuts: bytes
     kinds: bytes
     means: _containers.RepeatedCompositeFieldContainer[LevelMeans]
-    def __init__(self, rows: _Optional[int] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ..., sizes: _Optional[bytes] = ..., cuts: _Optional[bytes] = ..., kinds: _Optional[bytes] = ..., means: _Optional[_Iterable[_Union[LevelMeans, _Mapping]]] = ...) -> None: ...
+    times: TimeGrid
+    def __init__(self, rows: _Optional[int] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ..., sizes: _Optional[bytes] = ..., cuts: _Optional[bytes] = ..., kinds: _Optional[bytes] = ..., means: _Optional[_Iterable[_Union[LevelMeans, _Mapping]]] = ..., times: _Optional[_Union[TimeGrid, _Mapping]] = ...) -> None: ...
+
+class TimeGrid(_message.Message):
+    __slots__ = ("starts", "events", "validation")
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    VALIDATION_FIELD_NUMBER: _ClassVar[int]
+    starts: _containers.RepeatedScalarFieldContainer[float]
+    events: _containers.RepeatedScalarFieldContainer[float]
+    validation: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, starts: _Optional[_Iterable[float]] = ..., events: _Optional[_Iterable[float]] = ..., validation: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class TimesQuery(_message.Message):
+    __slots__ = ("rows", "starts", "weight", "sets")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    SETS_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    starts: _containers.RepeatedScalarFieldContainer[float]
+    weight: Scale
+    sets: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, rows: _Optional[int] = ..., starts: _Optional[_Iterable[float]] = ..., weight: _Optional[_Union[Scale, _Mapping]] = ..., sets: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LevelMeans(_message.Message):
     __slots__ = ("folds", "values")
@@ -570,7 +598,7 @@ class Scale(_message.Message):
     def __init__(self, exponent: _Optional[int] = ..., bits: _Optional[int] = ...) -> None: ...
 
 class HistogramQuery(_message.Message):
-    __slots__ = ("rows", "tree", "splits", "nodes", "bins", "gradient", "hessian", "widths", "elected", "threshold", "grouped")
+    __slots__ = ("rows", "tree", "splits", "nodes", "bins", "gradient", "hessian", "widths", "elected", "threshold", "grouped", "at_risk")
     ROWS_FIELD_NUMBER: _ClassVar[int]
     TREE_FIELD_NUMBER: _ClassVar[int]
     SPLITS_FIELD_NUMBER: _ClassVar[int]
@@ -582,6 +610,7 @@ class HistogramQuery(_message.Message):
     ELECTED_FIELD_NUMBER: _ClassVar[int]
     THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     GROUPED_FIELD_NUMBER: _ClassVar[int]
+    AT_RISK_FIELD_NUMBER: _ClassVar[int]
     rows: int
     tree: int
     splits: Splits
@@ -593,7 +622,8 @@ class HistogramQuery(_message.Message):
     elected: _containers.RepeatedCompositeFieldContainer[Elected]
     threshold: float
     grouped: bool
-    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Union[Splits, _Mapping]] = ..., nodes: _Optional[_Iterable[int]] = ..., bins: _Optional[int] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ..., widths: _Optional[bytes] = ..., elected: _Optional[_Iterable[_Union[Elected, _Mapping]]] = ..., threshold: _Optional[float] = ..., grouped: _Optional[bool] = ...) -> None: ...
+    at_risk: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Union[Splits, _Mapping]] = ..., nodes: _Optional[_Iterable[int]] = ..., bins: _Optional[int] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ..., widths: _Optional[bytes] = ..., elected: _Optional[_Iterable[_Union[Elected, _Mapping]]] = ..., threshold: _Optional[float] = ..., grouped: _Optional[bool] = ..., at_risk: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Elected(_message.Message):
     __slots__ = ("features", "bins")
@@ -672,7 +702,7 @@ class SumsQuery(_message.Message):
     def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Union[Splits, _Mapping]] = ..., nodes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class EndRoundQuery(_message.Message):
-    __slots__ = ("rows", "tree", "splits", "values", "metrics", "weight", "exponents", "sets", "sizes")
+    __slots__ = ("rows", "tree", "splits", "values", "metrics", "weight", "exponents", "sets", "sizes", "risk", "bins")
     ROWS_FIELD_NUMBER: _ClassVar[int]
     TREE_FIELD_NUMBER: _ClassVar[int]
     SPLITS_FIELD_NUMBER: _ClassVar[int]
@@ -682,6 +712,8 @@ class EndRoundQuery(_message.Message):
     EXPONENTS_FIELD_NUMBER: _ClassVar[int]
     SETS_FIELD_NUMBER: _ClassVar[int]
     SIZES_FIELD_NUMBER: _ClassVar[int]
+    RISK_FIELD_NUMBER: _ClassVar[int]
+    BINS_FIELD_NUMBER: _ClassVar[int]
     rows: int
     tree: int
     splits: Splits
@@ -691,7 +723,9 @@ class EndRoundQuery(_message.Message):
     exponents: bool
     sets: _containers.RepeatedScalarFieldContainer[str]
     sizes: bool
-    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Union[Splits, _Mapping]] = ..., values: _Optional[_Iterable[_Union[LeafValue, _Mapping]]] = ..., metrics: _Optional[_Iterable[str]] = ..., weight: _Optional[_Union[Scale, _Mapping]] = ..., exponents: _Optional[bool] = ..., sets: _Optional[_Iterable[str]] = ..., sizes: _Optional[bool] = ...) -> None: ...
+    risk: Scale
+    bins: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Union[Splits, _Mapping]] = ..., values: _Optional[_Iterable[_Union[LeafValue, _Mapping]]] = ..., metrics: _Optional[_Iterable[str]] = ..., weight: _Optional[_Union[Scale, _Mapping]] = ..., exponents: _Optional[bool] = ..., sets: _Optional[_Iterable[str]] = ..., sizes: _Optional[bool] = ..., risk: _Optional[_Union[Scale, _Mapping]] = ..., bins: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LeafValue(_message.Message):
     __slots__ = ("node", "value")
