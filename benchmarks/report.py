@@ -181,7 +181,8 @@ SECTIONS = {
     ),
     "risk_sums": Section(
         "Risk sums",
-        "leaves of a person that a poisoner finds: {poisoner, sums as parties receive them | leaves of the victim found}, "
+        "leaves of a person that a poisoner finds: "
+        "{poisoner, sums as parties receive them | leaves of the victim found}, "
         "{poisoner, sums that are not rounded | leaves of the victim found} without rounding",
     ),
     "faults": Section("Faults", "{~Violations: ([\\d,]+)} violations in {~([\\d,]+) seeds} seeds"),

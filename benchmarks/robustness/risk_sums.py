@@ -5,9 +5,9 @@
 Two attackers, on generated rows of three parties, of which the victim is the last that is at risk:
 
 - A party poisons its table: its own rows fill the last time bin up to one event, the victim's. In each round
-  it subtracts its own risks from the sum that it receives, and looks for the sequence of leaves that fits
-  best (a beam of 2,000 sequences, weighted by the leaves of its own rows). The same is done with sums that
-  are not rounded.
+  it subtracts its own risks from the sum that it receives. Then it looks for the sequence of leaves that fits
+  best, among 2,000, weighted by the leaves of its own rows. The same is done with sums that are not
+  rounded.
 - The aggregator, with the exact risks of each time bin, looks for the number of rows in each leaf of the
   first tree, among all numbers that add up.
 

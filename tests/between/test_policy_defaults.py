@@ -68,6 +68,10 @@ CASES = {
     "min_rows_per_leaf": ({"min_child_weight": 1}, "min_child_weight = 1"),
     "continue_models": ({"xgb_model": continued()}, "continue a model"),
     "quantile_leaves": ({"objective": "reg:quantileerror", "quantile_alpha": 0.5}, "label of one row"),
+    "risk_sums": (
+        {"objective": "survival:cox", "columns": {**COLUMNS, "label_upper_bound": "z"}},
+        "sums risks by time",
+    ),
     "max_category_levels": ({"columns": NAMES}, "200 categories of 'name'"),
     # 11: what had no key
     "max_rounds": ({"rounds": 1001}, "rounds = 1001"),
@@ -79,7 +83,7 @@ CASES = {
     ),
     "colluding": ({"parties": FOUR, "colluding": 0}, "0 colluding parties"),
 }
-BESIDES = {"min_key_bits": {"protections": "paillier"}}
+BESIDES = {"min_key_bits": {"protections": "paillier"}, "risk_sums": {"min_rows_per_leaf": 1}}
 """What else those terms need of a policy."""
 
 

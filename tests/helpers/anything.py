@@ -33,6 +33,7 @@ ANYTHING = {
     "max_metrics": MAX_METRICS,
     "max_category_levels": MAX_CATEGORIES,
     "target_means": True,
+    "risk_sums": True,
     "metrics_at_thresholds": True,
     "party_metrics": True,
     "validation": True,

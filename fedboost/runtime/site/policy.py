@@ -702,12 +702,9 @@ _party_metrics = _forbids(
     "party_metrics",
     lambda t: "the terms have party_metrics = true" * (t.protection.hides and t.evaluation.party_metrics),
 )
+_continues = "the terms continue a model (xgb_model), whose trees may isolate individual rows"
 _continue_models = _forbids(
-    "continue_models",
-    lambda t: (
-        "" if t.xgb_model is None else "the terms continue a model, whose trees may isolate single rows"
-    ),
-    "remove xgb_model",
+    "continue_models", lambda t: "" if t.xgb_model is None else _continues, "remove xgb_model"
 )
 _risk_sums = _forbids(
     "risk_sums",
