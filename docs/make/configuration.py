@@ -28,6 +28,7 @@ def page() -> str:
     """Return the whole page as Markdown."""
     site = dict(PartyConfig.model_fields)
     site["data"] = changed(site["data"], annotation=str)
+    site["columns"] = changed(site["columns"], annotation=dict)
     site["nthread"] = changed(site["nthread"], default_factory=None, default=None)
     roles = {
         key: changed(field, description=f"Columns that terms may use as {key.replace('_', ' ')}.")
@@ -56,7 +57,8 @@ def tables(model: type[Frozen], whose: str) -> Iterator[tuple[str, str, dict[str
         for kind in kinds:
             if isinstance(kind, type) and issubclass(kind, Frozen) and kind is not Policy:
                 about = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
-                yield f"Table `[{key}]` of {whose}", about, dict(kind.model_fields)
+                shown = key if kind in (field.annotation, *get_args(field.annotation)[:1]) else f"{key}.NAME"
+                yield f"Table `[{shown}]` of {whose}", about, dict(kind.model_fields)
 
 
 def changed(field: FieldInfo, **attributes: Any) -> FieldInfo:

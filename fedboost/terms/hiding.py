@@ -97,6 +97,23 @@ class Hiding(Group):
         if self.uses_key_holder:
             yield from self._faults_of_keyholder(parties, shrinks)
 
+    def faults_of_absent(self, columns: Schema, parties: tuple[str, ...], shrinks: bool) -> Iterator[str]:
+        """Yield an error message for each party in `columns.absent` that cannot lack columns, and for each
+        column that too few parties have: its sums are over these parties. shrinks: as in `faults`."""
+        if shrinks and self.row.hides:
+            yield 'columns.absent with on_loss = "shrink": those left may lack a column; set wait or stop'
+        holders = self.holders(parties)
+        for party in columns.absent if parties else ():
+            if party not in holders:
+                hint = f"is not one of the parties{nearest(party, parties)}"
+                yield f"columns.absent: {party[:MAX_CHARS]!r} {'has no rows' if party in parties else hint}"
+        fewest = self.group(parties).colluding + 2 if self.row.hides else 1
+        for have in map(len, columns.having(holders) if parties else ()):
+            if have < fewest:
+                hides = f", but protection {self.protection} needs {fewest} to hide its sums" if have else ""
+                told = f"columns.absent leaves only {have} of {len(holders)} parties with a column{hides}"
+                yield f"{told}; remove the column from the features"
+
     def _faults_of_among(self, parties: tuple[str, ...], noise_is_shared: bool) -> Iterator[str]:
         """Yield an error message unless each party hides among parties with rows that do not collude."""
         holders, smallest = len(self.holders(parties)), 2 if self.allow_two_parties else self.row.min_parties

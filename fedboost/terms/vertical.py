@@ -79,10 +79,14 @@ class Blocks:
         """Return the columns that the party's table must have."""
         block = self.of(party)
         if block is None:
-            return self.columns
+            return self.columns.in_table_of(party)
         held = {name: names for name, names in self.columns.held.items() if name in block.parties}
         columns = self.columns.model_copy(update={"held": held})
         return columns.held_by(party, self.has_labels(party), self.by_id)
+
+    def features_of(self, party: str) -> tuple[str, ...]:
+        """Return the features of the party's rows, in order, including those that its table lacks."""
+        return (self.columns if self.of(party) is None else self.columns_of(party)).features
 
 
 class Vertical(Group):

@@ -15,7 +15,8 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from fedboost.errors import ConfigError
-from fedboost.runtime.data.database import DEFAULT_OPTIONS, Database, ReadOptions, database_of
+from fedboost.fixedpoint import Int64
+from fedboost.runtime.data.database import DEFAULT_OPTIONS, ColumnMap, Database, ReadOptions, database_of
 from fedboost.runtime.data.locations import (
     COMPRESSIONS,
     File,
@@ -27,7 +28,16 @@ from fedboost.runtime.data.locations import (
 )
 from fedboost.runtime.data.parquet import NormalBatches, ParquetFiles, ParquetTable, Query, keep
 from fedboost.runtime.data.text import Delimited, JsonLines, LibSvm, SparseTable, Workbook
-from fedboost.runtime.data.values import BadRow, check_distinct_names, column_of, give_back, spelled_as, texts
+from fedboost.runtime.data.values import (
+    BadRow,
+    check_distinct_names,
+    column_of,
+    exact_numbers,
+    give_back,
+    spelled_as,
+    texts,
+    without_points,
+)
 from fedboost.views.words import shorten
 
 # ---- File formats, by suffix ----------------------------------------------------------------------------
@@ -310,15 +320,17 @@ def _state(path: Path) -> list[int]:
     return [known.st_mtime_ns, known.st_size]
 
 
-# ---- Renamed tables: columns and levels under the names that terms use ----------------------------------
-# No number changes. Rows in files stay there, and levels are renamed when rows are read. A level that has no
-# name in the terms is never mistaken for one that has.
+# ---- Renamed tables: columns, levels and units as in the terms ------------------------------------------
+# Rows in files stay there, and are converted when they are read.
 
 
 Names = Mapping[str, str]  # name in the terms -> name in the table
+NO_MAPS: Mapping[str, ColumnMap] = {}
 
 
-def renamed(table: Table, columns: Names, levels: Mapping[str, Names]) -> "pa.Table | ParquetTable":
+def renamed(
+    table: Table, columns: Names, levels: Mapping[str, Names], maps: Mapping[str, ColumnMap] = NO_MAPS
+) -> "pa.Table | ParquetTable":
     """Return the columns named in `columns` under the names that the terms use for them.
 
     Levels (the values of a categorical column) are also renamed. A level without a name in the terms is
@@ -327,9 +339,10 @@ def renamed(table: Table, columns: Names, levels: Mapping[str, Names]) -> "pa.Ta
     Args:
         columns: column name in the terms -> column name in the table.
         levels: column name in the terms -> level in the terms -> level in the table.
+        maps: column name in the terms -> unit, and levels of which others are not changed.
 
     Raises:
-        ConfigError: a column is missing, or the table is sparse.
+        ConfigError: a column is missing or cannot be converted, or the table is sparse.
     """
     if isinstance(table, SparseTable):
         raise ConfigError(
@@ -337,22 +350,33 @@ def renamed(table: Table, columns: Names, levels: Mapping[str, Names]) -> "pa.Ta
             "the table is a LIBSVM file without column names; use a table with a header",
         )
     if not isinstance(table, ParquetTable):
-        return _renamed(table, columns, levels)
+        return _renamed(table, columns, levels, maps)
 
     def group(number: int, column: str) -> "pa.Table":
         own = columns[column]
-        return _renamed(table.group(number, own), {column: own}, levels)
+        return _renamed(table.group(number, own), {column: own}, levels, maps)
 
-    return replace(table, head=_renamed(table.head, columns, levels), group=group)
+    return replace(table, head=_renamed(table.head, columns, levels, maps), group=group)
 
 
-def _renamed(table: "pa.Table", columns: Names, levels: Mapping[str, Names]) -> "pa.Table":
+def _renamed(
+    table: "pa.Table", columns: Names, levels: Mapping[str, Names], maps: Mapping[str, ColumnMap]
+) -> "pa.Table":
     fields, values = [], []
     for name, own in columns.items():
         column = column_of(table, own)
         if name in levels:
             column = _renamed_levels(column, own, levels[name])
-        fields.append(table.schema.field(own).with_name(name).with_type(column.type))
+        field = table.schema.field(own).with_name(name)
+        if (how := maps.get(name)) is not None and how.levels:
+            codes, distinct = texts(column, own)
+            known = {spelled_as(column, level): word for level, word in how.levels.items()} | {**how.levels}
+            column = _encoded(codes, [known.get(text, text) for text in distinct])
+        elif how is not None and how.converts:
+            numbers = exact_numbers(without_points(table, own), own)
+            column = pa.chunked_array([pa.array(numbers * how.factor + how.offset)])
+            field = field.with_metadata({})  # the numbers are no longer text with decimal commas
+        fields.append(field.with_type(column.type))
         values.append(column)
     return pa.table(values, schema=pa.schema(fields, metadata=table.schema.metadata))
 
@@ -361,7 +385,10 @@ def _renamed_levels(column: "pa.ChunkedArray", own: str, levels: Names) -> "pa.C
     codes, distinct = texts(column, own)
     name_of = {spelled_as(column, level): name for name, level in levels.items()}
     name_of |= {level: name for name, level in levels.items()}
-    words = [name_of.get(text) or _without_name(text, levels) for text in distinct]
+    return _encoded(codes, [name_of.get(text) or _without_name(text, levels) for text in distinct])
+
+
+def _encoded(codes: Int64, words: list[str]) -> "pa.ChunkedArray":
     indices = pa.array(codes.astype(np.int32), pa.int32(), mask=codes < 0)
     return pa.chunked_array([pa.DictionaryArray.from_arrays(indices, pa.array(words, pa.string()))])
 

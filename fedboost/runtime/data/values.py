@@ -177,6 +177,13 @@ def refuse_missing(rows: Rows, what: str) -> None:
 
 
 def finite(table: "pa.Table", name: str) -> Float32:
+    values = numbers(without_points(table, name), name)
+    refuse(table, name, np.isinf(values), "has a value that is infinite or too large for a 32-bit float")
+    return values
+
+
+def without_points(table: "pa.Table", name: str) -> "pa.ChunkedArray":
+    """Return a column. Raises BadRow if it is from a file with decimal commas and a number has a point."""
     column = column_of(table, name)
     if DECIMAL_COMMA in (table.schema.field(name).metadata or {}):
         pointed = compute.and_(
@@ -186,9 +193,7 @@ def finite(table: "pa.Table", name: str) -> Float32:
             "has a number with a point, but the file uses a decimal comma: write 1500 or 1,5 instead of 1.500"
         )
         refuse(table, name, np.array(pointed.fill_null(False)), reason)
-    values = numbers(column, name)
-    refuse(table, name, np.isinf(values), "has a value that is infinite or too large for a 32-bit float")
-    return values
+    return column
 
 
 def declared_codes(table: "pa.Table", name: str, categories: Sequence[str]) -> Float32:
