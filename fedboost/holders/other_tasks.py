@@ -202,11 +202,11 @@ class EvaluationHolder(RowsHolder):
 
     def _rows_of(self, column: str, place: int | None) -> Mask:
         """Return a mask of the rows with one level of a column, or with none declared if `place` is None."""
-        blocks = self._terms.blocks
-        if column in (subgroups := blocks.columns_of(self._name).subgroups):
-            codes = self._shard.subgroups[[*subgroups].index(column)]
+        columns = self._terms.blocks.columns_of(self._name, whole=True)
+        if column in columns.subgroups:
+            codes = self._shard.subgroups[[*columns.subgroups].index(column)]
         else:
-            values = self._shard.columns[blocks.features_of(self._name).index(column)]
+            values = self._shard.columns[columns.features.index(column)]
             codes = values[0 : values.size]
         rows: Mask = np.isnan(codes) if place is None else codes == place
         return rows

@@ -165,7 +165,7 @@ class KnownSession:
         splits: maximum number of splits on this party's columns, if parties hold different columns.
         days: time since the first offer in days, 0 in a memory without a clock.
         analyst: name of the analyst who requested the session, '' if requests are not signed.
-        having: further groups of parties whose sums it opens: those that have a column that others lack."""
+        lacking: groups of parties that lack a column; the session also opens sums over all others."""
 
     session: str
     digest: str
@@ -179,7 +179,7 @@ class KnownSession:
     splits: int = 0
     days: float = 0.0
     analyst: str = ""
-    having: tuple[tuple[str, ...], ...] = ()
+    lacking: tuple[tuple[str, ...], ...] = ()
 
     @classmethod
     def begun(
@@ -189,13 +189,14 @@ class KnownSession:
         records it; request: nonce of the analyst's request."""
         group, colluding = (terms.holders, terms.protection.hides), colluding_parties(terms)
         told = predicted_by(terms, party), splits_by(terms, party)
-        own, having = (session, terms.digest, 0, *group), terms.columns.having(terms.holders)
-        return cls(*own, request, None, colluding, *told, analyst=analyst, having=having)
+        lacking = tuple(sorted(map(tuple, map(sorted, terms.columns.lacking()))))
+        own = session, terms.digest, 0, *group, request, None, colluding, *told
+        return cls(*own, analyst=analyst, lacking=lacking)
 
     @property
     def groups(self) -> frozenset[frozenset[str]]:
         """Groups of parties whose sums the session opens."""
-        return frozenset(map(frozenset, (self.holders, *self.having)))
+        return frozenset(frozenset(self.holders).difference(group) for group in ((), *self.lacking))
 
     @property
     def trained(self) -> bool:
@@ -414,7 +415,7 @@ def check_group(session: KnownSession, others: Iterable[KnownSession], limits: L
     # session (columns.absent) are judged by the parties that they set apart (min_parties).
     met = [other for other in others if other.hides and other.attempt]
     groups, mine = frozenset[frozenset[str]]().union(*(other.groups for other in met)), session.groups
-    if limits.similar_groups or not session.hides or mine <= groups or (session.having and groups <= mine):
+    if limits.similar_groups or not session.hides or mine <= groups or (session.lacking and groups <= mine):
         return
     if len(groups | mine) > MAX_GROUPS:
         raise Refused(

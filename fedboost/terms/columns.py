@@ -3,7 +3,7 @@
 Rejects: columns named twice, names that a model file cannot store, and impossible levels and ranges."""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, TypeVar
 
@@ -171,17 +171,18 @@ class Schema(UntrustedTable):
             holders: the parties with rows.
             trees: True if trees grow.
         """
-        groups = [len(group) for group in self.having(holders) if party in group]
         if trees and party in holders:
             own = {*self.absent.get(party, ())}
-            groups = [sum({*self.absent.get(each, ())} == own for each in holders)]
-        return min(groups, default=len(holders))
+            return sum({*self.absent.get(each, ())} == own for each in holders)
+        return len(holders) - max([len(group) for group in self.lacking() if party not in group], default=0)
 
-    def having(self, holders: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-        """Return the distinct groups of parties that have a column which others of `holders` lack."""
-        lacked = dict.fromkeys(name for names in self.absent.values() for name in names)
-        groups = (tuple(each for each in holders if name not in self.absent.get(each, ())) for name in lacked)
-        return tuple(dict.fromkeys(groups))
+    def lacking(self) -> set[frozenset[str]]:
+        """Return the distinct groups of parties that lack a column which others have."""
+        parties: dict[str, list[str]] = defaultdict(list)
+        for party, names in self.absent.items():
+            for name in names:
+                parties[name].append(party)
+        return {*map(frozenset, parties.values())}
 
     def _with_features(self, kept: set[str], **changes: Any) -> "Schema":
         """Return a copy with only the features in `kept`. changes: new values of other fields."""

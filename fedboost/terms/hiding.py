@@ -21,6 +21,9 @@ from fedboost.terms.session import Task
 ProtectionName = Annotated[str, AfterValidator(check_name)]
 
 
+MAX_LACKING = 256  # distinct sets of parties that lack a column, which sites remember
+
+
 class Hiding(Group):
     """Protection of the parties' answers, and its settings."""
 
@@ -102,17 +105,17 @@ class Hiding(Group):
         column that too few parties have: its sums are over these parties. shrinks: as in `faults`."""
         if shrinks and self.row.hides:
             yield 'columns.absent with on_loss = "shrink": those left may lack a column; set wait or stop'
-        holders = self.holders(parties)
-        for party in columns.absent if parties else ():
-            if party not in holders:
-                hint = f"is not one of the parties{nearest(party, parties)}"
-                yield f"columns.absent: {party[:MAX_CHARS]!r} {'has no rows' if party in parties else hint}"
+        holders, lacking = self.holders(parties), columns.lacking()
+        for party in sorted({*columns.absent} - {*holders}) if parties else ():
+            why = "has no rows" if party in parties else f"is not one of the parties{nearest(party, parties)}"
+            yield f"columns.absent: {party[:MAX_CHARS]!r} {why}"
+        have = len(holders) - max(map(len, lacking), default=0)
         fewest = self.group(parties).colluding + 2 if self.row.hides else 1
-        for have in map(len, columns.having(holders) if parties else ()):
-            if have < fewest:
-                hides = f", but protection {self.protection} needs {fewest} to hide its sums" if have else ""
-                told = f"columns.absent leaves only {have} of {len(holders)} parties with a column{hides}"
-                yield f"{told}; remove the column from the features"
+        if parties and have < fewest:
+            hides = f", but protection {self.protection} needs {fewest} to hide its sums" if have else ""
+            yield f"columns.absent leaves {have} of {len(holders)} parties with a column{hides}; remove it"
+        if len(lacking) > MAX_LACKING:
+            yield f"columns.absent: {len(lacking)} sets of parties lack a column; at most {MAX_LACKING} may"
 
     def _faults_of_among(self, parties: tuple[str, ...], noise_is_shared: bool) -> Iterator[str]:
         """Yield an error message unless each party hides among parties with rows that do not collude."""

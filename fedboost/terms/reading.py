@@ -331,9 +331,8 @@ def _no_number(model: type[Frozen], values: Mapping[str, Any]) -> str | None:
         kinds = [kind for kind in get_args(field.annotation) or (field.annotation,) if kind is not type(None)]
         if isinstance(value, (bool, str)) and all(kind in (int, float) for kind in kinds):
             return f"{key}: expected a number, got {value!r}"[:MAX_CHARS]
-        several = get_origin(field.annotation) is Mapping  # of tables, whose numbers are strict
-        table = _table_of(field) if isinstance(value, Mapping) and not several else None
-        if table is not None and (fault := _no_number(table, value)):
+        table = None if get_origin(field.annotation) is Mapping else _table_of(field)  # else several tables
+        if table is not None and isinstance(value, Mapping) and (fault := _no_number(table, value)):
             return f"{key}.{fault}"
     return None
 

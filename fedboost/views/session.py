@@ -94,8 +94,7 @@ def part_of(terms: Terms, party: str) -> str:
     also = "; decrypts sums" if party == terms.keyholder else ""
     block = terms.blocks.of(party)
     if block is None:
-        absent = terms.columns.absent.get(party)
-        lacks = f" without {listed(absent)}" if absent else ""
+        lacks = f" without {listed(terms.columns.absent.get(party, ()))}" * (party in terms.columns.absent)
         return (f"rows{lacks}" if party in terms.holders else "no rows") + also
     holds = "the labels, and columns" if block.label_holder == party else "columns"
     return f"{holds}: {', '.join(terms.blocks.columns_of(party).features)}{also}"

@@ -105,11 +105,11 @@ def test_a_party_that_lacks_another_column_is_refused_with_the_way_out():
         ({"west": ["agee"]}, {}, "'agee' of party 'west', which is not a feature (did you mean age?)"),
         ({"west": ["y"]}, {}, "which is the label: every party must have it"),
         ({"west": ["age", "age"]}, {}, "a column of party 'west' more than once"),
-        ({name: ["age"] for name in PARTIES}, {"protection": "plain"}, "only 0 of 5 parties"),
+        ({name: ["age"] for name in PARTIES}, {"protection": "plain"}, "leaves 0 of 5 parties"),
         (
             {name: ["age"] for name in PARTIES[:3]},
             {},
-            "only 2 of 5 parties with a column, but protection masked needs 3",
+            "leaves 2 of 5 parties with a column, but protection masked needs 3",
         ),
         ({"west": ["age"]}, {"on_loss": "shrink"}, 'columns.absent with on_loss = "shrink"'),
         (

@@ -248,7 +248,7 @@ def _shard(table: "Table", terms: Terms, schema: Schema, site: str, ranges: Rang
     if (name := schema.base_margin) is not None:
         margins = keep(name, partial(base_margin_of, name=name, terms=terms))
     columns = _features(table, dict(_readers(terms, schema)))
-    if schema.features != (features := terms.blocks.features_of(site)):
+    if schema.features != (features := terms.blocks.columns_of(site, whole=True).features):
         absent: Float32 = _allocator(table)((table.num_rows,), np.dtype(np.float32))
         absent[:] = np.nan
         read = dict(zip(schema.features, columns, strict=True))

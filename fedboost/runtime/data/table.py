@@ -10,12 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
 import pyarrow as pa
-from pyarrow import ipc
+from pyarrow import ipc, types
 
 from fedboost.errors import ConfigError
-from fedboost.fixedpoint import Int64
 from fedboost.runtime.data.database import DEFAULT_OPTIONS, ColumnMap, Database, ReadOptions, database_of
 from fedboost.runtime.data.locations import (
     COMPRESSIONS,
@@ -28,16 +26,7 @@ from fedboost.runtime.data.locations import (
 )
 from fedboost.runtime.data.parquet import NormalBatches, ParquetFiles, ParquetTable, Query, keep
 from fedboost.runtime.data.text import Delimited, JsonLines, LibSvm, SparseTable, Workbook
-from fedboost.runtime.data.values import (
-    BadRow,
-    check_distinct_names,
-    column_of,
-    exact_numbers,
-    give_back,
-    spelled_as,
-    texts,
-    without_points,
-)
+from fedboost.runtime.data.values import BadRow, check_distinct_names, give_back, read_as
 from fedboost.views.words import shorten
 
 # ---- File formats, by suffix ----------------------------------------------------------------------------
@@ -326,6 +315,7 @@ def _state(path: Path) -> list[int]:
 
 Names = Mapping[str, str]  # name in the terms -> name in the table
 NO_MAPS: Mapping[str, ColumnMap] = {}
+AS_IT_IS = ColumnMap()
 
 
 def renamed(
@@ -364,35 +354,10 @@ def _renamed(
 ) -> "pa.Table":
     fields, values = [], []
     for name, own in columns.items():
-        column = column_of(table, own)
-        if name in levels:
-            column = _renamed_levels(column, own, levels[name])
+        column = read_as(table, own, levels.get(name), maps.get(name, AS_IT_IS))
         field = table.schema.field(own).with_name(name)
-        if (how := maps.get(name)) is not None and how.levels:
-            codes, distinct = texts(column, own)
-            known = {spelled_as(column, level): word for level, word in how.levels.items()} | {**how.levels}
-            column = _encoded(codes, [known.get(text, text) for text in distinct])
-        elif how is not None and how.converts:
-            numbers = exact_numbers(without_points(table, own), own)
-            column = pa.chunked_array([pa.array(numbers * how.factor + how.offset)])
-            field = field.with_metadata({})  # the numbers are no longer text with decimal commas
+        if types.is_floating(column.type):
+            field = field.with_metadata({})  # not the text with decimal commas that it may have been
         fields.append(field.with_type(column.type))
         values.append(column)
     return pa.table(values, schema=pa.schema(fields, metadata=table.schema.metadata))
-
-
-def _renamed_levels(column: "pa.ChunkedArray", own: str, levels: Names) -> "pa.ChunkedArray":
-    codes, distinct = texts(column, own)
-    name_of = {spelled_as(column, level): name for name, level in levels.items()}
-    name_of |= {level: name for name, level in levels.items()}
-    return _encoded(codes, [name_of.get(text) or _without_name(text, levels) for text in distinct])
-
-
-def _encoded(codes: Int64, words: list[str]) -> "pa.ChunkedArray":
-    indices = pa.array(codes.astype(np.int32), pa.int32(), mask=codes < 0)
-    return pa.chunked_array([pa.DictionaryArray.from_arrays(indices, pa.array(words, pa.string()))])
-
-
-def _without_name(text: str, levels: Names) -> str:
-    marked = f"{text} (not named)"
-    return _without_name(marked, levels) if marked in levels else marked

@@ -100,14 +100,11 @@ class Names(Frozen):
         words = {*columns.levels, *columns.target_means, columns.group, columns.row_id, columns.validation}
         numbers = {*columns.numeric, columns.weight, columns.base_margin, columns.label_upper_bound}
         for name, how in self.columns.items():
-            why = "its values are not numbers in the terms, so remove factor and offset"
-            if how.levels and name in numbers:
-                why = "its values are numbers in the terms, so remove levels"
             if (how.converts and name in words) or (how.levels and name in numbers):
                 raise Refused(
                     "site-columns-unfit",
                     "a site maps a column in a way that does not fit the terms; its own log says which",
-                    f"column {name!r}: {why}",
+                    f"column {name!r} must not have {'levels' if how.levels else 'factor or offset'}",
                 )
 
     def to_toml(self, file: str) -> str:
