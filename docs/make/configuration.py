@@ -28,7 +28,6 @@ def page() -> str:
     """Return the whole page as Markdown."""
     site = dict(PartyConfig.model_fields)
     site["data"] = changed(site["data"], annotation=str)
-    site["columns"] = changed(site["columns"], annotation=dict)
     site["nthread"] = changed(site["nthread"], default_factory=None, default=None)
     roles = {
         key: changed(field, description=f"Columns that terms may use as {key.replace('_', ' ')}.")

@@ -11,6 +11,8 @@ import fedboost as fb
 from fedboost.errors import ConfigError, Refused
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import read_table
+from fedboost.views.approval import summary
+from fedboost.views.session import part_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::fedboost.errors.TableWarning")
 PARTIES = ("north", "south", "east", "west", "centre")
@@ -139,6 +141,13 @@ def test_what_few_have_may_be_used_where_nothing_is_hidden():
 def test_terms_without_it_have_the_digest_that_they_had():
     assert terms({}).digest == terms().digest
     assert "absent" not in terms({}).canonical()
+
+
+def test_an_approval_and_a_report_show_who_lacks_what():
+    told = " ".join(summary(terms(ABSENT)).split())
+    assert "absent west lacks albumin, sex; south lacks clinic; these values count as missing" in told
+    assert part_of(terms(ABSENT), "west") == "rows without albumin, sex"
+    assert part_of(terms(ABSENT), "north") == "rows"
 
 
 def test_models_are_measured_on_tables_of_any_names():

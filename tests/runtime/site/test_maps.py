@@ -145,6 +145,23 @@ def test_a_map_of_a_column_that_the_table_lacks_names_the_nearest(tmp_path):
         site_rows(config)
 
 
+def test_a_map_of_a_column_that_the_terms_do_not_name_is_found_by_the_nearest(tmp_path):
+    with raised(ConfigError, "table-column-missing", naming=["'dosis'", "did you mean dose?"]):
+        site_rows(site(tmp_path, columns="[columns.dosis]\nfactor = 2\n"))
+    known = SiteRows(site(tmp_path, columns='[columns.agee]\nname = "AGE_M"\n'), Log())
+    with raised(Refused, "table-column-missing", naming=["'age'", "columns.absent", "did you mean agee?"]):
+        known.read(terms(FIVE))
+
+
+def test_a_sites_file_is_not_taken_for_terms(tmp_path, monkeypatch):
+    site(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert (
+        "party.toml is a site's file; specify terms instead"
+        in fedboost("simulate", "party.toml", "--data", "rows.csv").err
+    )
+
+
 def test_a_column_with_another_name_has_that_name_alone(tmp_path):
     names = dense_of(site_rows(site(tmp_path)).table).column_names
     assert sorted(names) == ["age", "dose", "ward", "y"]
