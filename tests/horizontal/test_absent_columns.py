@@ -155,3 +155,16 @@ def test_models_are_measured_on_tables_of_any_names():
     whole = fb.evaluate(model, {"elsewhere": tables()["north"]}, rows="all")
     assert whole.rows == 240
     assert fb.evaluate(model, lacking(tables()), rows="all").rows == 1200
+
+
+def test_why_sites_count_who_lacks_the_same_columns():
+    """With masks and an honest aggregator, a split on missing values is one on the only party that lacks a
+    column: the sums of a node are its own."""
+    given, columns = tables(), {"label": "y", "numeric": ["age", "albumin"], "absent": {"east": ["albumin"]}}
+    for party, table in given.items():
+        table["y"] = int(party == "east")
+    settings = {**SMALL, "rounds": 1, "max_depth": 1, "objective": "reg:squarederror"}
+    agreed = fb.Terms.read({"columns": columns, **settings, "protection": "masked"})
+    (tree,) = fb.simulate(agreed, given).model.booster.trees
+    assert len(given["east"]) in tree.cover
+    assert agreed.columns.group_of("east", agreed.holders, True) == 1
