@@ -56,7 +56,8 @@ def tables(model: type[Frozen], whose: str) -> Iterator[tuple[str, str, dict[str
         for kind in kinds:
             if isinstance(kind, type) and issubclass(kind, Frozen) and kind is not Policy:
                 about = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
-                yield f"Table `[{key}]` of {whose}", about, dict(kind.model_fields)
+                shown = key if kind in (field.annotation, *get_args(field.annotation)[:1]) else f"{key}.NAME"
+                yield f"Table `[{shown}]` of {whose}", about, dict(kind.model_fields)
 
 
 def changed(field: FieldInfo, **attributes: Any) -> FieldInfo:

@@ -89,7 +89,7 @@ def _kind_of(annotation: Any) -> str:
     if hasattr(annotation, "__metadata__"):
         return _kind_of(inner[0])
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return f"table of {_kind_of(inner[1]).replace('list of', 'lists of')}"
+        return f"table of {_kind_of(inner[1]).replace('list of', 'lists of').replace('table,', 'tables,')}"
     if isinstance(annotation, type) and issubclass(annotation, Frozen):
         return "table, below"
     return _KINDS.get(annotation) or str(annotation.__name__).lower()

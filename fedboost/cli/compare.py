@@ -126,6 +126,7 @@ def _of_sites(
             to_shard(rows, agreed, name)  # reports misfits before rows are shuffled
     notice_undeclared(table, agreed.columns)
     terms, names = unprotected(agreed), shown_metrics(agreed)
+    whole = terms.among(())  # a single site has the columns that its table has
     nthread = cores() if table.num_rows > MANY_ROWS else 1
     trials = [Trial(name, rows.num_rows, share, number) for number, (name, rows) in enumerate(sites.items())]
 
@@ -137,14 +138,14 @@ def _of_sites(
         step(f"split {seed + 1}, federated")
         federated = simulate(terms, train, nthread=nthread).model
         step(f"split {seed + 1}, pooled")
-        pooled = simulate(terms, {POOLED: concat_tables(train.values())}, nthread=nthread).model
+        pooled = simulate(whole, {POOLED: concat_tables(train.values())}, nthread=nthread).model
         equal = federated.booster == pooled.booster
         for trial in trials:
             name = trial.site
             step(f"split {seed + 1}, {name} alone")
             models = {FEDERATED: federated, POOLED: federated if equal else pooled}
             try:
-                models = {ALONE: simulate(terms, {name: train[name]}, nthread=nthread).model, **models}
+                models = {ALONE: simulate(whole, {name: train[name]}, nthread=nthread).model, **models}
             except FedboostError as error:
                 trial.cannot(error)
             if held[name].size:

@@ -3,6 +3,7 @@
 import csv
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from io import StringIO
 from itertools import count
@@ -26,14 +27,16 @@ from fedboost.results.privacy import PrivacyCard
 from fedboost.runtime.data.database import DEFAULT_OPTIONS, Database, Reading
 from fedboost.runtime.data.locations import TOGETHER, Source, local_files, shown
 from fedboost.runtime.data.shard import base_margin_of, features_of, to_base_margin, to_features, undeclared
-from fedboost.runtime.data.table import FORMS, dense_of, read_table, source_at
+from fedboost.runtime.data.table import FORMS, dense_of, read_table, renamed, source_at
 from fedboost.runtime.data.values import column_of, plain
 from fedboost.runtime.files import check_writable, replacing
 from fedboost.runtime.model import Model, load_trained, rows_facts, signature_facts
 from fedboost.runtime.model import assemble as assembled
 from fedboost.runtime.net.keys import read_certificates, read_trust
 from fedboost.runtime.signed_model import PartyModel, classes_of, verified, written
+from fedboost.runtime.site.config import PartyConfig, read_party
 from fedboost.runtime.site.node import predict_with_parties
+from fedboost.runtime.site.rows import Names, names_of
 from fedboost.runtime.telemetry import logger
 from fedboost.views.aggregator import waiting
 from fedboost.views.model import importances, verification
@@ -135,8 +138,9 @@ Party = Annotated[
     Path | None,
     typer.Option(
         metavar="SITE_FILE",
-        help="Predict together with the parties that keep the other parts of the model. SITE_FILE is this "
-        "site's configuration file (TOML). The table contains this site's columns and the row ids.",
+        help="This site's configuration file (TOML). If the model is a part, predict together with the "
+        "parties that keep the other parts; the table contains this site's columns and the row ids. If it is "
+        "whole, read the table with the site's names and units, without the columns that the site lacks.",
     ),
 ]
 MinCommonRows = Annotated[
@@ -158,7 +162,7 @@ Reasons = Annotated[
 
 
 def predicted_jointly(
-    model: Path,
+    part: PartyModel,
     party: Path,
     source: str | Path | Database,
     read: Reading,
@@ -173,11 +177,10 @@ def predicted_jointly(
     over chunks of output columns. If a party does not have all rows, a notice reports how many it has.
 
     Args:
-        model: file with this party's part of the model.
+        part: this party's part of the model.
         party: this site's configuration file.
         source: location of the table, used instead of `data` in the configuration file.
-        read: options for reading the table; if these are the defaults, the options in the configuration file
-            are used.
+        read: options for reading the table.
         table: the same table, from which the columns in `keep` are copied to the output.
         keep: names of the columns to copy.
         reasons: True to add what each party contributes to the margin.
@@ -186,15 +189,9 @@ def predicted_jointly(
         wait: seconds to wait for the aggregator.
         insecure_loopback: True to connect without keys, on this machine only.
     """
-    part = load_trained(model)
-    if not isinstance(part, PartyModel):
-        raise ConfigError(
-            "model-whole", f"{model} is a whole model and predicts without other parties; remove --party"
-        )
     table.check_known([*keep])  # before a session starts
     site, bundle = site_and_keys(party, insecure_loopback, holds_rows=None)
-    options = site.read if read.options == DEFAULT_OPTIONS else read.options
-    site = site.model_copy(update={"data": source, "read": options})
+    site = site.model_copy(update={"data": source, "read": read.options})
     log = logger("party", "text", "error")
     done = predict_with_parties(
         site, bundle, part, log, wait, min_common_rows, lambda parties: notice(waiting(parties, {})), reasons
@@ -270,11 +267,14 @@ def predict(
     if out is not None:
         check_writable(out, model, *local_files(source), force=force)
         check_form(out)
+    site = None if party is None else read_party(party, None)
+    if site is not None and read.options == DEFAULT_OPTIONS:
+        read = replace(read, options=site.read)
     table, kept = source_at(source, read.options), keep or []
     strange: Strange = {}
-    if party is not None:
+    if party is not None and isinstance(trained := load_trained(model), PartyModel):
         options = reasons, min_common_rows, wait, insecure_loopback
-        parts = predicted_jointly(model, party, source, read, table, kept, *options)
+        parts = predicted_jointly(trained, party, source, read, table, kept, *options)
     elif min_common_rows is not None:
         raise ConfigError(
             "option-alone", "--min-common-rows only applies to joint predictions; specify --party"
@@ -285,7 +285,7 @@ def predict(
             "--reasons only applies to joint predictions; specify --party, or run fedboost explain --shap",
         )
     else:
-        parts = predicted_here(Model.load(model), table, kept, strange)
+        parts = predicted_here(Model.load(model), table, kept, strange, site)
     with writing(out) as write_rows:
         for part in parts:
             write_rows(part)
@@ -483,15 +483,23 @@ Strange = dict[str, tuple[str, int]]
 """Column -> an example of an undeclared category, and the number of rows with undeclared categories."""
 
 
-def predicted_here(model: Model, table: Source, keep: Sequence[str], strange: Strange) -> Iterator[Columns]:
+def predicted_here(
+    model: Model, table: Source, keep: Sequence[str], strange: Strange, site: PartyConfig | None = None
+) -> Iterator[Columns]:
     """Predict a table with a whole model, and yield the output columns of each chunk of rows. strange: dict
-    to which the undeclared categories are added."""
+    to which the undeclared categories are added; site: configuration of the party that owns the table."""
     columns, booster = model.terms.columns, model.booster
-    margin = columns.base_margin
-    needed = (*columns.features, *([margin] if margin else []))
+    margin, names = columns.base_margin, Names() if site is None else names_of(site)
+    own = columns if site is None else columns.in_table_of(site.party)
+    read = {name: names.names.get(name, name) for name in (*own.features, *([margin] if margin else []))}
+    needed = [*read.values()]
     table.check_known([*needed, *keep])
 
     def values_of(part: Any, dense: Any, first: int) -> Float64:
+        if site is not None:
+            part = dense = renamed(part, read, names.levels, names.columns)
+            for name in columns.absent.get(site.party, ()):
+                part = dense = part.append_column(name, pa.nulls(part.num_rows))
         base = base_margin_of(dense, margin, model.terms) if margin else None
         values = booster.predict(features_of(part, columns, booster.target_means), base)
         for name, example, rows in undeclared(dense, columns):

@@ -89,7 +89,7 @@ def plan(
             "{ epsilon = 1.0, delta = 1e-5 }",
         )
     if parties is not None:
-        agreed = agreed.with_parties(f"party-{number + 1}" for number in range(parties))
+        agreed = agreed.among((), parties=[f"party-{number + 1}" for number in range(parties)])
     if not agreed.parties:
         raise ConfigError(
             "terms-no-parties",

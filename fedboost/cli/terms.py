@@ -414,7 +414,7 @@ def _checked(
             return check_workers(site.model_copy(update={"read": options}), agreed, label, exclude)
         assert site.data is not None
         source, site_table = site.data, site_rows(site, options)
-    rows = site_table.under(None if agreed is None else agreed.columns.row_id)
+    rows = site_table.under(None if agreed is None else agreed.columns)
     for name in exclude:
         column_of(dense_of(rows), name)
     result = checked.check(shown(source), rows, label, agreed, exclude, party)

@@ -202,7 +202,7 @@ class EvaluationHolder(RowsHolder):
 
     def _rows_of(self, column: str, place: int | None) -> Mask:
         """Return a mask of the rows with one level of a column, or with none declared if `place` is None."""
-        columns = self._terms.blocks.columns_of(self._name)
+        columns = self._terms.blocks.columns_of(self._name, whole=True)
         if column in columns.subgroups:
             codes = self._shard.subgroups[[*columns.subgroups].index(column)]
         else:

@@ -164,7 +164,8 @@ class KnownSession:
             predict. A session that continues a model predicts, too.
         splits: maximum number of splits on this party's columns, if parties hold different columns.
         days: time since the first offer in days, 0 in a memory without a clock.
-        analyst: name of the analyst who requested the session, '' if requests are not signed."""
+        analyst: name of the analyst who requested the session, '' if requests are not signed.
+        lacking: groups of parties that lack a column; the session also opens sums over all others."""
 
     session: str
     digest: str
@@ -178,6 +179,7 @@ class KnownSession:
     splits: int = 0
     days: float = 0.0
     analyst: str = ""
+    lacking: tuple[tuple[str, ...], ...] = ()
 
     @classmethod
     def begun(
@@ -187,7 +189,14 @@ class KnownSession:
         records it; request: nonce of the analyst's request."""
         group, colluding = (terms.holders, terms.protection.hides), colluding_parties(terms)
         told = predicted_by(terms, party), splits_by(terms, party)
-        return cls(session, terms.digest, 0, *group, request, None, colluding, *told, analyst=analyst)
+        lacking = tuple(sorted(map(tuple, map(sorted, terms.columns.lacking()))))
+        own = session, terms.digest, 0, *group, request, None, colluding, *told
+        return cls(*own, analyst=analyst, lacking=lacking)
+
+    @property
+    def groups(self) -> frozenset[frozenset[str]]:
+        """Groups of parties whose sums the session opens."""
+        return frozenset(frozenset(self.holders).difference(group) for group in ((), *self.lacking))
 
     @property
     def trained(self) -> bool:
@@ -402,13 +411,13 @@ def check_group(session: KnownSession, others: Iterable[KnownSession], limits: L
     """Raise Refused if the sums over this session's group of parties, combined with the sums of other
     sessions whose parties met, would reveal the sum of only a few parties."""
     # Sessions that hide nothing revealed each party's sums anyway, and an offer whose parties never met led
-    # to no sums. The same group twice allows no new combination: its sums differ by no party.
+    # to no sums. The same group twice allows no new combination: its sums differ by no party. Groups of one
+    # session (columns.absent) are judged by the parties that they set apart (min_parties).
     met = [other for other in others if other.hides and other.attempt]
-    groups = {frozenset(other.holders) for other in met}
-    mine = frozenset(session.holders)
-    if limits.similar_groups or not session.hides or mine in groups:
+    groups, mine = frozenset[frozenset[str]]().union(*(other.groups for other in met)), session.groups
+    if limits.similar_groups or not session.hides or mine <= groups or (session.lacking and groups <= mine):
         return
-    if len(groups) >= MAX_GROUPS:
+    if len(groups | mine) > MAX_GROUPS:
         raise Refused(
             "groups-too-many",
             f"party {party} has taken part in {len(groups)} distinct groups of parties and refuses another "
@@ -416,7 +425,7 @@ def check_group(session: KnownSession, others: Iterable[KnownSession], limits: L
         )
     # The strictest assumption of all sessions: parties that collude in one of them can use the sums of all.
     colluding = max(known.colluding for known in (session, *met))
-    shown = smallest_revealed_set((*groups, mine), colluding)
+    shown = smallest_revealed_set(groups | mine, colluding)
     if shown:
         raise Refused(
             "groups-reveal-parties",

@@ -38,8 +38,13 @@ KINDS = {
     "absent": Kind(
         ERROR,
         "the terms name this column, but the table does not have it",
-        "{first}rename it in the table, or map its name in the file that the site's file specifies as "
-        "`names`; if the site does not have this column, remove it from the terms",
+        "{first}rename it in the table, or map its name under [columns] of the site's file; if the site does "
+        "not have this column, ask the analyst to add it to columns.absent in the terms",
+    ),
+    "declared absent": Kind(
+        NOTE,
+        "the terms declare the column absent at this site, so its values count as missing",
+        "if the values may be used, ask the analyst to remove it from columns.absent",
     ),
     "unfit": Kind(ERROR, "{first}"),
     "words": Kind(
@@ -135,7 +140,8 @@ KINDS = {
         WARNING,
         "{rows:,} of {of:,} rows have a category that the terms do not declare ({values}); it is treated as "
         "missing",
-        "ask the analyst to declare the category, or use the spelling in the terms",
+        "ask the analyst to declare the category, or map it to a level of the terms under [columns] of the "
+        "site's file",
     ),
     "empty": Kind(NOTE, "the column has no values"),
     "nearly empty": Kind(

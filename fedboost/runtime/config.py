@@ -80,7 +80,7 @@ def read_toml(path: Path, kind: str = "") -> dict[str, Any]:
         raise ConfigError("config-not-toml", f"{path} is not valid TOML: it is nested too deeply") from None
     for other, key in _KEY_OF.items():
         is_own = kind in ("", other) or (kind, other) == (ADDER, AGGREGATOR)  # both have `listen`
-        if not is_own and key in values and _KEY_OF[kind] not in values:
+        if not is_own and key in values and (kind == TERMS or _KEY_OF[kind] not in values):
             raise ConfigError("config-wrong-kind", f"{path} is {other}; specify {kind} instead")
     return values
 

@@ -515,6 +515,6 @@ def _unprotected(terms: Terms, min_count: int | None) -> Terms:
     values["columns"] = {
         key: value
         for key, value in values["columns"].items()
-        if key not in ("held", "subgroups", "label_range")
+        if key not in ("held", "absent", "subgroups", "label_range")
     }
     return Terms.read(values if min_count is None else values | {"min_count": min_count})

@@ -3,8 +3,8 @@
 Rejects: columns named twice, names that a model file cannot store, and impossible levels and ranges."""
 
 import re
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
@@ -111,6 +111,11 @@ class Schema(UntrustedTable):
         description="With `label_holder`: the features that each other party holds, e.g. `{ telco = "
         '["minutes", "calls"] }`. The label holder has all columns that are not listed here.',
     )
+    absent: ByName[Several[Name]] = Field(
+        description='Features that the tables of some parties lack, e.g. `{ west = ["albumin"] }`. They '
+        "count as missing values there, even if the table has them ([absent "
+        "columns](tables.md#tables-that-differ)).",
+    )
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -148,15 +153,45 @@ class Schema(UntrustedTable):
         else:
             own = [*self.held[party]]
             bare = _NO_LABEL | {"base_margin": None, "row_id": self.row_id if by_id else None}
-        kept = {*own}
-        return self.model_copy(
-            update={
-                "numeric": tuple(name for name in self.numeric if name in kept),
-                "target_means": {n: buckets for n, buckets in self.target_means.items() if n in kept},
-                "categorical": {n: levels for n, levels in self.categorical.items() if n in kept},
-                **bare,
-            }
-        )
+        return self._with_features({*own}, **bare)
+
+    def in_table_of(self, party: str) -> "Schema":
+        """Return the columns that a party's table must have if parties hold different rows."""
+        lacks = {*self.absent.get(party, ())}
+        return self._with_features({*self.features} - lacks) if lacks else self
+
+    def group_of(self, party: str, holders: Sequence[str], trees: bool) -> int:
+        """Return the number of parties in the smallest sum over a party's rows that `absent` sets apart.
+
+        A tree that separates missing values of several columns sets apart the parties that lack the same
+        columns. Other sums are over one column, of the parties that have it.
+
+        Args:
+            party: the party.
+            holders: the parties with rows.
+            trees: True if trees grow.
+        """
+        if trees and party in holders:
+            own = {*self.absent.get(party, ())}
+            return sum({*self.absent.get(each, ())} == own for each in holders)
+        return len(holders) - max([len(group) for group in self.lacking() if party not in group], default=0)
+
+    def lacking(self) -> set[frozenset[str]]:
+        """Return the distinct groups of parties that lack a column which others have."""
+        parties: dict[str, list[str]] = defaultdict(list)
+        for party, names in self.absent.items():
+            for name in names:
+                parties[name].append(party)
+        return {*map(frozenset, parties.values())}
+
+    def _with_features(self, kept: set[str], **changes: Any) -> "Schema":
+        """Return a copy with only the features in `kept`. changes: new values of other fields."""
+        features = {
+            "numeric": tuple(name for name in self.numeric if name in kept),
+            "target_means": {n: buckets for n, buckets in self.target_means.items() if n in kept},
+            "categorical": {n: levels for n, levels in self.categorical.items() if n in kept},
+        }
+        return self.model_copy(update=features | changes)
 
     def unlabelled(self) -> "Schema":
         """Return the columns of rows to predict: features, row ids and base margins."""
@@ -166,7 +201,7 @@ class Schema(UntrustedTable):
     def _without_what_is_not_used(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Omit newer keys that are not used, so that the digest of terms without them does not change."""
         content: dict[str, Any] = dump(self)
-        for name in ("held", "subgroups", "target_means"):
+        for name in ("held", "absent", "subgroups", "target_means"):
             if not content.get(name):
                 content.pop(name, None)
         return content
@@ -206,22 +241,25 @@ class Schema(UntrustedTable):
                 yield f"target_means: {name!r} has {buckets} buckets, but needs at least {MIN_BUCKETS}"
         if (every := sum(self.target_means.values())) > MAX_BUCKETS:
             yield f"target_means has {every} buckets in total, but at most {MAX_BUCKETS} are allowed"
-        yield from self._faults_of_held()
+        yield from self._faults_of_lists("held", "the label holder has it, so")
+        yield from self._faults_of_lists("absent", "every party must have it, so")
         yield from self._faults_of_texts()
 
-    def _faults_of_held(self) -> Iterator[str]:
+    def _faults_of_lists(self, key: str, reason: str) -> Iterator[str]:
+        """Yield an error message for each column that the table `key` (party -> features) cannot list.
+        reason: why the label is not among them."""
         features = {*self.features}
-        for party, names in self.held.items():
+        for party, names in getattr(self, key).items():
             of_party = f"of party {party[:MAX_CHARS]!r}"
             for name in names:
-                told = f"held lists column {name[:MAX_CHARS]!r} {of_party}"
+                told = f"{key} lists column {name[:MAX_CHARS]!r} {of_party}"
                 if name == self.label:
-                    yield f"{told}, which is the label: the label holder has it, so remove it from the list"
+                    yield f"{told}, which is the label: {reason} remove it from the list"
                 if name not in features:
                     hint = nearest(name, self.features)
                     yield f"{told}, which is not a feature{hint}: name it in numeric or categorical"
             if len(set(names)) != len(names):
-                yield f"held lists a column {of_party} more than once"
+                yield f"{key} lists a column {of_party} more than once"
 
     def _faults_of_texts(self) -> Iterator[str]:
         if self.classes and self.positive is not None:

@@ -21,6 +21,9 @@ from fedboost.terms.session import Task
 ProtectionName = Annotated[str, AfterValidator(check_name)]
 
 
+MAX_LACKING = 256  # distinct sets of parties that lack a column, which sites remember
+
+
 class Hiding(Group):
     """Protection of the parties' answers, and its settings."""
 
@@ -96,6 +99,23 @@ class Hiding(Group):
         yield from self._faults_of_number(parties, shrinks)
         if self.uses_key_holder:
             yield from self._faults_of_keyholder(parties, shrinks)
+
+    def faults_of_absent(self, columns: Schema, parties: tuple[str, ...], shrinks: bool) -> Iterator[str]:
+        """Yield an error message for each party in `columns.absent` that cannot lack columns, and for each
+        column that too few parties have: its sums are over these parties. shrinks: as in `faults`."""
+        if shrinks and self.row.hides:
+            yield 'columns.absent with on_loss = "shrink": those left may lack a column; set wait or stop'
+        holders, lacking = self.holders(parties), columns.lacking()
+        for party in sorted({*columns.absent} - {*holders}) if parties else ():
+            why = "has no rows" if party in parties else f"is not one of the parties{nearest(party, parties)}"
+            yield f"columns.absent: {party[:MAX_CHARS]!r} {why}"
+        have = len(holders) - max(map(len, lacking), default=0)
+        fewest = self.group(parties).colluding + 2 if self.row.hides else 1
+        if parties and have < fewest:
+            hides = f", but protection {self.protection} needs {fewest} to hide its sums" if have else ""
+            yield f"columns.absent leaves {have} of {len(holders)} parties with a column{hides}; remove it"
+        if len(lacking) > MAX_LACKING:
+            yield f"columns.absent: {len(lacking)} sets of parties lack a column; at most {MAX_LACKING} may"
 
     def _faults_of_among(self, parties: tuple[str, ...], noise_is_shared: bool) -> Iterator[str]:
         """Yield an error message unless each party hides among parties with rows that do not collude."""

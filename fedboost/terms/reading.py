@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache, cached_property
 from itertools import islice
-from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -331,8 +331,8 @@ def _no_number(model: type[Frozen], values: Mapping[str, Any]) -> str | None:
         kinds = [kind for kind in get_args(field.annotation) or (field.annotation,) if kind is not type(None)]
         if isinstance(value, (bool, str)) and all(kind in (int, float) for kind in kinds):
             return f"{key}: expected a number, got {value!r}"[:MAX_CHARS]
-        table = _table_of(field) if isinstance(value, Mapping) else None
-        if table is not None and (fault := _no_number(table, value)):
+        table = None if get_origin(field.annotation) is Mapping else _table_of(field)  # else several tables
+        if table is not None and isinstance(value, Mapping) and (fault := _no_number(table, value)):
             return f"{key}.{fault}"
     return None
 

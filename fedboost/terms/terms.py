@@ -354,6 +354,8 @@ class Terms(Flat):
         yield from self.trees.faults_of_symmetric(self.draws, self.histograms, self.vertical.min_rows_per_bin)
         yield from _faults_of_risk_sets(self)
         yield from _faults_of_vertical(self)
+        if columns.absent and not self.vertical.is_used:
+            yield from self.hiding.faults_of_absent(columns, self.parties, shrinks)
         if self.task.is_protected and not (self.counts_jointly or self.hides_columns):
             shared = self.noise is not None and self.noise.placement == "distributed"
             yield from self.hiding.faults(self.parties, shared, shrinks)
@@ -380,6 +382,12 @@ class Terms(Flat):
     def with_parties(self, parties: Iterable[str]) -> Self:
         """Return a copy of the terms for these parties."""
         return self.changed(parties=tuple(parties))
+
+    def among(self, names: Iterable[str], **settings: Any) -> Self:
+        """Return a copy without parties, in which `columns.absent` has only these. settings: as `changed`."""
+        columns, names = self.columns.model_dump(mode="json", exclude_unset=True), {*names}
+        absent = {name: lacks for name, lacks in self.columns.absent.items() if name in names}
+        return self.changed(**{"parties": (), **settings, "columns": {**columns, "absent": absent}})
 
     def changed(self, **settings: object) -> Self:
         """Return a copy with other settings, given by flat keys. Everything is checked again, and defaults
@@ -776,6 +784,7 @@ def _faults_of_vertical(terms: Terms) -> Iterator[str]:
             "their sums are over nearly the same rows and differ by sums over few rows; set only one",
         ),
         (terms.noise is not None, "noise", "noise needs whole rows, but each party has only some columns"),
+        (bool(terms.columns.absent), "columns.absent", "list the columns of each party in columns.held"),
         (terms.histograms.vote_top_k > 0, "vote_top_k", "no party has all features to vote on; remove it"),
         (
             terms.draws.by_gradient_norm,

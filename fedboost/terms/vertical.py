@@ -75,11 +75,12 @@ class Blocks:
         block = self.of(party)
         return block is None or block.label_holder == party
 
-    def columns_of(self, party: str) -> Schema:
-        """Return the columns that the party's table must have."""
+    def columns_of(self, party: str, whole: bool = False) -> Schema:
+        """Return the columns that the party's table must have. whole: True for the columns of its rows, which
+        include features that its table lacks."""
         block = self.of(party)
         if block is None:
-            return self.columns
+            return self.columns if whole else self.columns.in_table_of(party)
         held = {name: names for name, names in self.columns.held.items() if name in block.parties}
         columns = self.columns.model_copy(update={"held": held})
         return columns.held_by(party, self.has_labels(party), self.by_id)

@@ -190,7 +190,7 @@ RELAXED: dict[tuple[str, object], str] = {
 # Guarantees: the view shows what the session computes from the rows of all sites, and who receives what.
 
 
-_OF_FEATURES = ("base margin", "features", "categories")
+_OF_FEATURES = ("base margin", "features", "absent", "categories")
 """Keys of the lines about columns that are needed even if labels are not read."""
 Entry = tuple[str, Line]
 Lines = Sequence[Entry]
@@ -414,7 +414,7 @@ def _of_predicted(terms: Terms, holder_does: str) -> list[Entry]:
 def _of_matched(terms: Terms) -> list[Entry]:
     return [
         ("parties", f"{len(terms.parties)}: {listed(terms.parties)}"),
-        ("columns held", _held(terms.columns.held)),
+        ("columns held", _listed(terms.columns.held)),
         ("rows", rows_of_blocks(terms)),
     ]
 
@@ -437,10 +437,10 @@ def _of_joint_counts(terms: Terms) -> list[Entry]:
     ]
 
 
-def _held(held: Mapping[str, Sequence[str]]) -> tuple[Inline, ...]:
-    """Return a line that lists the columns of each party."""
+def _listed(held: Mapping[str, Sequence[str]], verb: str = "has") -> tuple[Inline, ...]:
+    """Return a line that lists columns of each party."""
     parts = [
-        part for party, names in held.items() for part in ("; ", f"{delimited(party)} has ", Names(names))
+        part for party, names in held.items() for part in ("; ", f"{delimited(party)} {verb} ", Names(names))
     ]
     return tuple(parts[1:])
 
@@ -491,7 +491,7 @@ def _other_sites(terms: Terms) -> list[Entry]:
     lines: list[Entry] = []
     for block in terms.blocks:
         labels = f"label holder {delimited(block.label_holder)} has the labels; for the same rows, "
-        held = _held({party: terms.columns.held[party] for party in block.feature_holders})
+        held = _listed({party: terms.columns.held[party] for party in block.feature_holders})
         lines.append(("columns held", (labels, *held)))
     return [
         *lines,
@@ -628,7 +628,10 @@ def _columns(terms: Terms) -> list[Entry]:
         lines.append(("target means", _target_means(terms)))
     if terms.sums_risk:
         lines.append(("risk sets", _risk_sets(terms)))
-    return [*lines, _features(terms)]
+    lines.append(_features(terms))
+    if columns.absent:
+        lines.append(("absent", (*_listed(columns.absent, "lacks"), "; these values count as missing")))
+    return lines
 
 
 def _risk_sets(terms: Terms) -> str:

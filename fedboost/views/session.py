@@ -23,7 +23,7 @@ from fedboost.views.document import (
     Verdict,
     note,
 )
-from fedboost.views.words import counted, duration, one_line, size
+from fedboost.views.words import counted, duration, listed, one_line, size
 
 
 def result_document(result: Result, title: str, lead: str, blocks: Sequence[Block]) -> Document:
@@ -94,7 +94,8 @@ def part_of(terms: Terms, party: str) -> str:
     also = "; decrypts sums" if party == terms.keyholder else ""
     block = terms.blocks.of(party)
     if block is None:
-        return ("rows" if party in terms.holders else "no rows") + also
+        lacks = f" without {listed(terms.columns.absent.get(party, ()))}" * (party in terms.columns.absent)
+        return (f"rows{lacks}" if party in terms.holders else "no rows") + also
     holds = "the labels, and columns" if block.label_holder == party else "columns"
     return f"{holds}: {', '.join(terms.blocks.columns_of(party).features)}{also}"
 

@@ -278,8 +278,8 @@ def test_all_that_does_not_fit_terms_is_said_at_once(tmp_path):
     found = oddities(odd.rename_columns(["age", "ward", "site", "y"]), "--terms", "terms.toml")
     assert {("absent", "dose"), ("unfit", "age"), ("undeclared", "ward"), ("unfit", "y")} <= set(found)
     advice = found["absent", "dose"]["advice"]
-    assert advice.startswith("rename it in the table, or map its name in the file that the site's file ")
-    assert advice.endswith("if the site does not have this column, remove it from the terms")
+    assert advice.startswith("rename it in the table, or map its name under [columns] of the site's file")
+    assert advice.endswith("ask the analyst to add it to columns.absent in the terms")
     assert "'old' in row 1" in found["unfit", "age"]["sentence"]
     assert "'e' (2), 'd' (1)" in found["undeclared", "ward"]["sentence"]
     assert "takes 0 or 1" in found["unfit", "y"]["sentence"]

@@ -141,7 +141,8 @@ async def test_each_site_says_all_its_reasons(tmp_path, bundles):
         "'weight' is missing",
     ):
         assert any(said in reason for reason in north["reasons"]), said
-    assert south["reasons"] == ["column 'height' is missing", "column 'weight' is missing"]
+    fix = "; if south does not have it, add it to columns.absent in the terms"
+    assert south["reasons"] == [f"column {name!r} is missing{fix}" for name in ("height", "weight")]
     for name in ("east", "away"):
         assert sites[name]["answered"] is False
         assert sites[name]["reasons"] == ["it has never connected to this aggregator"]

@@ -178,12 +178,6 @@ def test_reasons_of_classes_have_their_names(tmp_path):
     ("model", "table", "more", "words"),
     [
         (
-            "whole",
-            "new.csv",
-            [],
-            "whole.json is a whole model and predicts without other parties; remove --party",
-        ),
-        (
             "telco",
             "new.csv",
             [],

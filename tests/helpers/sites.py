@@ -163,7 +163,16 @@ class Consortium:
         await server.stop()
 
     def start_party(
-        self, name, table, as_name=None, state="state", policy=None, workers=None, through=(), **run
+        self,
+        name,
+        table,
+        as_name=None,
+        state="state",
+        policy=None,
+        workers=None,
+        through=(),
+        columns=(),
+        **run,
     ):
         """Start a party over a table, or a folder that workers read, with its memory in that folder; the task
         that runs it."""
@@ -172,6 +181,7 @@ class Consortium:
         addresses = [known[name] for name in through] or self.address
         names = through if self.bundles else ()
         values = {"party": as_name or name, "aggregator": addresses, "through": names, "data": file}
+        values["columns"] = dict(columns)
         state = self.folder / state
         config = PartyConfig(**values, state=state, policy=policy or ANYTHING, workers=workers)
         self.nodes[name] = PartyNode(config, self.log, self.bundles.get(name))

@@ -254,6 +254,39 @@ def test_three_groups_are_looked_at_together(site):
         site.memory.begin(offer("u", agreed(third, colluding=0)), LIMITS)
 
 
+SEVEN = "abcdefg"
+
+
+def without(*absent, parties=SEVEN):
+    """Terms by which some parties lack a column each."""
+    columns = [f"x{number}" for number in range(len(absent))]
+    lacks = {party: [x for x, who in zip(columns, absent, strict=True) if party in who] for party in parties}
+    lacks = {party: names for party, names in lacks.items() if names}
+    own = {"label": "y", "numeric": ["age", *columns], "absent": lacks}
+    return agreed(parties, columns=own, colluding=0)
+
+
+def test_absent_columns_make_groups_of_a_session(site):
+    """The sums over a column are over those that have it: two sessions that differ in them are subtracted."""
+    met(site, "s", without("abc"))
+    site.restart()
+    for number, same in enumerate((without("abc"), without())):
+        site.memory.begin(offer(f"same {number}", same), LIMITS)
+    with raised(Refused, "groups-reveal-parties", naming=["d"]):
+        site.memory.begin(offer("u", without("abcd")), LIMITS)
+    site.memory.begin(offer("v", without("cdef")), LIMITS)
+    site.memory.begin(offer("w", without("abcd")), Limits(similar_groups=True))
+
+
+def test_groups_of_one_session_are_its_partys_own_decision(site):
+    """It has them in its terms: min_parties of the policy counts them (tests/runtime/site/test_policy.py)."""
+    met(site, "s", without())
+    met(site, "t", without("a"))
+    met(site, "u", without("a"))
+    with raised(Refused, "groups-reveal-parties", "groups-too-many"):
+        site.memory.begin(offer("v", without("b")), LIMITS)
+
+
 def test_more_groups_than_can_be_looked_at(site):
     for number in range(MAX_GROUPS):
         met(site, f"{number}", agreed(("north", *(f"{number} {other}" for other in range(5)))))

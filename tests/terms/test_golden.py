@@ -96,6 +96,7 @@ SETTINGS = {
     "noise on numbers": columns(
         {"noise": {**NOISE, "epsilon": 8.0}, "objective": REGRESSION}, ranges=RANGES, label_range=[0, 100]
     ),
+    "absent columns": {"parties": FOUR, "colluding": 0, **columns(absent={"west": ["a", "c"]})},
     "target means": columns({"min_count": 25}, target_means={"t": 4096, "u": 8}),
     "a reference": {"reference": True},
     "continued": {"xgb_model": MODEL, "rounds": 5},
@@ -158,6 +159,7 @@ GOLDEN = {
     "noise": "5e9a51e55c39ffed",
     "noise, local": "d0219f49c87fbc39",
     "noise on numbers": "31430286c71f08c3",
+    "absent columns": "7fe639e87a88eb07",
     "target means": "da1a1eeb1904fc94",
     "a reference": "75b2cdbe335c0845",
     "continued": "740bf481485f1163",

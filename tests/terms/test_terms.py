@@ -104,6 +104,8 @@ OTHER_COLUMNS = [
     {"subgroups": {"s": ["M", "F"]}},
     {"target_means": {"t": 8}},
     {"target_means": {"t": 9}},
+    {"absent": {"north": ["a"]}},
+    {"absent": {"south": ["a"]}},
     {"ranges": {"a": [0, 1]}},
     {"ranges": {"a": [0, 2]}},
     {"label_range": [0, 1]},

@@ -110,7 +110,7 @@ def spelled(value: float) -> str:
     return text_of(float(value)) or ""
 
 
-MAX_EXAMPLES = 4
+MAX_EXAMPLES, MAX_LEVELS = 4, 20
 MANY_DISTINCT_TEXTS = 0.9  # minimum share of distinct texts in a column of names or identifiers
 FEW_WORDS = 5  # words among numbers are an oddity if there are at least this many distinct numbers per word
 MIN_NUMBERS = 10  # minimum of distinct numbers for which a word is odd, unless it means a missing value
@@ -623,8 +623,9 @@ def _spelled_numbers(column: "pa.ChunkedArray", name: str) -> Float64 | None:
 def misfits(table: "pa.Table | SparseTable", terms: Terms, party: str = "") -> list[Oddity]:
     """Return the mismatches between a table and the terms: missing columns, wrong types and undeclared
     categories. party: owner of the table, if parties hold different columns."""
-    schema, out, dense = terms.blocks.columns_of(party), [], dense_of(table)
+    schema, dense = terms.blocks.columns_of(party), dense_of(table)
     there, features, numeric = {*dense.column_names}, {*schema.features}, {*schema.numeric}
+    out = [Oddity("declared absent", name) for name in sorted(there & {*terms.columns.absent.get(party, ())})]
     wanted = features | {*schema.others}
     others = [name for name in dense.column_names if name not in wanted]
     for name in (*schema.others, *schema.features):
@@ -680,8 +681,9 @@ def undeclared_categories(table: "pa.Table", name: str, categories: Sequence[str
     levels = undeclared_levels(table, name, categories)
     if not levels:
         return []
-    examples = tuple(f"{shorten(repr(text))} ({n:,})" for text, n in levels.most_common(MAX_EXAMPLES))
-    return [Oddity("undeclared", name, levels.total(), table.num_rows, examples)]
+    shown = tuple(f"{shorten(repr(text))} ({n:,})" for text, n in levels.most_common(MAX_LEVELS))
+    more = (f"and {len(levels) - MAX_LEVELS} more",) * (len(levels) > MAX_LEVELS)
+    return [Oddity("undeclared", name, levels.total(), table.num_rows, (*shown, *more))]
 
 
 # ---- The check: oddities of a table and of a draft (each once, by its most specific kind), and fit ------

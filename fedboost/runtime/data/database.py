@@ -8,6 +8,7 @@ Rejects: databases without a supported driver, and URIs in which the end of the 
 
 import codecs
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +17,7 @@ from urllib.parse import unquote
 from pydantic import Field, field_validator
 
 from fedboost.errors import ConfigError
-from fedboost.terms.reading import Frozen, Several
+from fedboost.terms.reading import Frozen, Name, Several
 
 # ---- Options for reading a table file: `[read]` in a site's file, and command options -------------------
 # An option that does not apply to a file's format is refused, not ignored.
@@ -67,6 +68,36 @@ class ReadOptions(Frozen):
 
 
 DEFAULT_OPTIONS = ReadOptions()
+
+
+class ColumnMap(Frozen):
+    """How a site reads one column of the terms from its table. The map stays at the site."""
+
+    name: Name | None = Field(default=None, description="Name in the table (default: as in the terms).")
+    factor: float = Field(
+        default=1.0,
+        strict=True,
+        description="Number by which values are multiplied, to convert their unit.",
+    )
+    offset: float = Field(
+        default=0.0, strict=True, description="Number that is added after the multiplication."
+    )
+    levels: Mapping[str, str] = Field(
+        default_factory=dict,
+        description='Levels in the table and in the terms, e.g. `{ M = "male", 2 = "female" }`. Others are '
+        "not changed.",
+    )
+
+    @property
+    def converts(self) -> bool:
+        """True if the values are numbers in another unit."""
+        return (self.factor, self.offset) != (1.0, 0.0)
+
+    def _faults(self) -> Iterator[str]:
+        if self.factor == 0.0:
+            yield "factor must not be 0"
+        if self.converts and self.levels:
+            yield "levels are for categories, but factor and offset for numbers; remove one of them"
 
 
 # ---- Databases and queries ------------------------------------------------------------------------------

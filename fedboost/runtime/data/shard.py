@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
-from fedboost.errors import ConfigError, Refused, SchemaMismatch
+from fedboost.errors import ConfigError, Refused, SchemaMismatch, quoted
 from fedboost.fixedpoint import Float32
 from fedboost.gbdt import sampling
 from fedboost.gbdt.binned import Allocator, allocate_in_memory
@@ -179,7 +179,7 @@ def to_shard(table: "Table", terms: Terms, site: str, ranges: Ranges | None = No
             that it reveals nothing about the rows.
     """
     schema = terms.blocks.columns_of(site)
-    for fault in column_faults(table, schema):
+    for fault in column_faults(table, schema, "" if terms.blocks else site):
         raise Refused(fault.code, f"party {site}: {fault.public}", fault.detail)
     try:
         return _shard(table, terms, schema, site, ranges)
@@ -190,9 +190,10 @@ def to_shard(table: "Table", terms: Terms, site: str, ranges: Ranges | None = No
         raise SchemaMismatch("table-misfit", refusal, str(in_file(error, dense_of(table)))) from None
 
 
-def column_faults(table: "Table", schema: Schema) -> Iterator[ConfigError]:
+def column_faults(table: "Table", schema: Schema, site: str = "") -> Iterator[ConfigError]:
     """Yield an error for each column that the schema names but the table lacks. For a sparse table, also
-    yield an error if the schema has categorical columns."""
+    yield an error if the schema has categorical columns. site: name of a party whose lack of features the
+    terms could declare, or ''."""
     dense, wanted = dense_of(table), {*schema.others, *schema.features}
     there = dense.column_names
     sparse = set[str]()
@@ -205,7 +206,10 @@ def column_faults(table: "Table", schema: Schema) -> Iterator[ConfigError]:
         )
     for name in (*schema.others, *(name for name in schema.features if name not in sparse)):
         if dense.schema.get_field_index(name) < 0:
-            yield missing_column(name, there, wanted)
+            error, fix = missing_column(name, there, wanted), ""
+            if site and name in schema.features:
+                fix = f"; if {quoted(site)} does not have it, add it to columns.absent in the terms"
+            yield ConfigError(error.code, f"{error.public}{fix}", error.detail)
 
 
 def type_faults(table: "Table", schema: Schema) -> Iterator[ConfigError]:
@@ -244,6 +248,11 @@ def _shard(table: "Table", terms: Terms, schema: Schema, site: str, ranges: Rang
     if (name := schema.base_margin) is not None:
         margins = keep(name, partial(base_margin_of, name=name, terms=terms))
     columns = _features(table, dict(_readers(terms, schema)))
+    if schema.features != (features := terms.blocks.columns_of(site, whole=True).features):
+        absent: Float32 = _allocator(table)((table.num_rows,), np.dtype(np.float32))
+        absent[:] = np.nan
+        read = dict(zip(schema.features, columns, strict=True))
+        columns = tuple(read.get(name, absent) for name in features)
     if schema.group is not None:
         group = _group(table, terms, weights, validation)
     subgroups = tuple(

@@ -10,12 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
 import pyarrow as pa
-from pyarrow import ipc
+from pyarrow import ipc, types
 
 from fedboost.errors import ConfigError
-from fedboost.runtime.data.database import DEFAULT_OPTIONS, Database, ReadOptions, database_of
+from fedboost.runtime.data.database import DEFAULT_OPTIONS, ColumnMap, Database, ReadOptions, database_of
 from fedboost.runtime.data.locations import (
     COMPRESSIONS,
     File,
@@ -27,7 +26,7 @@ from fedboost.runtime.data.locations import (
 )
 from fedboost.runtime.data.parquet import NormalBatches, ParquetFiles, ParquetTable, Query, keep
 from fedboost.runtime.data.text import Delimited, JsonLines, LibSvm, SparseTable, Workbook
-from fedboost.runtime.data.values import BadRow, check_distinct_names, column_of, give_back, spelled_as, texts
+from fedboost.runtime.data.values import BadRow, check_distinct_names, give_back, read_as
 from fedboost.views.words import shorten
 
 # ---- File formats, by suffix ----------------------------------------------------------------------------
@@ -310,15 +309,18 @@ def _state(path: Path) -> list[int]:
     return [known.st_mtime_ns, known.st_size]
 
 
-# ---- Renamed tables: columns and levels under the names that terms use ----------------------------------
-# No number changes. Rows in files stay there, and levels are renamed when rows are read. A level that has no
-# name in the terms is never mistaken for one that has.
+# ---- Renamed tables: columns, levels and units as in the terms ------------------------------------------
+# Rows in files stay there, and are converted when they are read.
 
 
 Names = Mapping[str, str]  # name in the terms -> name in the table
+NO_MAPS: Mapping[str, ColumnMap] = {}
+AS_IT_IS = ColumnMap()
 
 
-def renamed(table: Table, columns: Names, levels: Mapping[str, Names]) -> "pa.Table | ParquetTable":
+def renamed(
+    table: Table, columns: Names, levels: Mapping[str, Names], maps: Mapping[str, ColumnMap] = NO_MAPS
+) -> "pa.Table | ParquetTable":
     """Return the columns named in `columns` under the names that the terms use for them.
 
     Levels (the values of a categorical column) are also renamed. A level without a name in the terms is
@@ -327,9 +329,10 @@ def renamed(table: Table, columns: Names, levels: Mapping[str, Names]) -> "pa.Ta
     Args:
         columns: column name in the terms -> column name in the table.
         levels: column name in the terms -> level in the terms -> level in the table.
+        maps: column name in the terms -> unit, and levels of which others are not changed.
 
     Raises:
-        ConfigError: a column is missing, or the table is sparse.
+        ConfigError: a column is missing or cannot be converted, or the table is sparse.
     """
     if isinstance(table, SparseTable):
         raise ConfigError(
@@ -337,35 +340,24 @@ def renamed(table: Table, columns: Names, levels: Mapping[str, Names]) -> "pa.Ta
             "the table is a LIBSVM file without column names; use a table with a header",
         )
     if not isinstance(table, ParquetTable):
-        return _renamed(table, columns, levels)
+        return _renamed(table, columns, levels, maps)
 
     def group(number: int, column: str) -> "pa.Table":
         own = columns[column]
-        return _renamed(table.group(number, own), {column: own}, levels)
+        return _renamed(table.group(number, own), {column: own}, levels, maps)
 
-    return replace(table, head=_renamed(table.head, columns, levels), group=group)
+    return replace(table, head=_renamed(table.head, columns, levels, maps), group=group)
 
 
-def _renamed(table: "pa.Table", columns: Names, levels: Mapping[str, Names]) -> "pa.Table":
+def _renamed(
+    table: "pa.Table", columns: Names, levels: Mapping[str, Names], maps: Mapping[str, ColumnMap]
+) -> "pa.Table":
     fields, values = [], []
     for name, own in columns.items():
-        column = column_of(table, own)
-        if name in levels:
-            column = _renamed_levels(column, own, levels[name])
-        fields.append(table.schema.field(own).with_name(name).with_type(column.type))
+        column = read_as(table, own, levels.get(name), maps.get(name, AS_IT_IS))
+        field = table.schema.field(own).with_name(name)
+        if types.is_floating(column.type):
+            field = field.with_metadata({})  # not the text with decimal commas that it may have been
+        fields.append(field.with_type(column.type))
         values.append(column)
     return pa.table(values, schema=pa.schema(fields, metadata=table.schema.metadata))
-
-
-def _renamed_levels(column: "pa.ChunkedArray", own: str, levels: Names) -> "pa.ChunkedArray":
-    codes, distinct = texts(column, own)
-    name_of = {spelled_as(column, level): name for name, level in levels.items()}
-    name_of |= {level: name for name, level in levels.items()}
-    words = [name_of.get(text) or _without_name(text, levels) for text in distinct]
-    indices = pa.array(codes.astype(np.int32), pa.int32(), mask=codes < 0)
-    return pa.chunked_array([pa.DictionaryArray.from_arrays(indices, pa.array(words, pa.string()))])
-
-
-def _without_name(text: str, levels: Names) -> str:
-    marked = f"{text} (not named)"
-    return _without_name(marked, levels) if marked in levels else marked

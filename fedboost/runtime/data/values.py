@@ -19,6 +19,7 @@ from pyarrow import compute, types
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float32, Float64, Int64
 from fedboost.gbdt.target_means import LevelMeans, bucket_of
+from fedboost.runtime.data.database import ColumnMap
 from fedboost.terms.reading import nearest
 from fedboost.views.words import shorten
 
@@ -177,6 +178,13 @@ def refuse_missing(rows: Rows, what: str) -> None:
 
 
 def finite(table: "pa.Table", name: str) -> Float32:
+    values = numbers(without_points(table, name), name)
+    refuse(table, name, np.isinf(values), "has a value that is infinite or too large for a 32-bit float")
+    return values
+
+
+def without_points(table: "pa.Table", name: str) -> "pa.ChunkedArray":
+    """Return a column. Raises BadRow if it is from a file with decimal commas and a number has a point."""
     column = column_of(table, name)
     if DECIMAL_COMMA in (table.schema.field(name).metadata or {}):
         pointed = compute.and_(
@@ -186,9 +194,32 @@ def finite(table: "pa.Table", name: str) -> Float32:
             "has a number with a point, but the file uses a decimal comma: write 1500 or 1,5 instead of 1.500"
         )
         refuse(table, name, np.array(pointed.fill_null(False)), reason)
-    values = numbers(column, name)
-    refuse(table, name, np.isinf(values), "has a value that is infinite or too large for a 32-bit float")
-    return values
+    return column
+
+
+def read_as(
+    table: "pa.Table", name: str, levels: Mapping[str, str] | None, how: ColumnMap
+) -> "pa.ChunkedArray":
+    """Return a column with levels and units as in the terms. levels: level in the terms -> level in the
+    table; others are marked as not named, so that none is mistaken for another. how: unit, and levels of
+    which others are not changed."""
+    if levels is None and not how.levels:
+        if not how.converts:
+            return column_of(table, name)
+        values = exact_numbers(without_points(table, name), name)
+        return pa.chunked_array([pa.array(values * how.factor + how.offset)])
+    column = column_of(table, name)
+    codes, distinct = texts(column, name)
+    word_of = how.levels if levels is None else {level: word for word, level in levels.items()}
+    word_of = {spelled_as(column, level): word for level, word in word_of.items()} | {**word_of}
+    words = [word_of.get(text, text if levels is None else _without_name(text, levels)) for text in distinct]
+    indices = pa.array(codes.astype(np.int32), pa.int32(), mask=codes < 0)
+    return pa.chunked_array([pa.DictionaryArray.from_arrays(indices, pa.array(words, pa.string()))])
+
+
+def _without_name(text: str, levels: Collection[str]) -> str:
+    marked = f"{text} (not named)"
+    return _without_name(marked, levels) if marked in levels else marked
 
 
 def declared_codes(table: "pa.Table", name: str, categories: Sequence[str]) -> Float32:

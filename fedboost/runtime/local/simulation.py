@@ -212,7 +212,8 @@ def terms_for_tables(terms: Terms, shards: Any) -> Terms:
     """Return a model's terms, adapted to a session with these tables in this process. The parties may differ
     from the parties in training. If there are fewer tables than the protection requires, `plain` is used
     instead, because nothing is hidden within one process."""
-    terms = terms.changed(parties=(), on_loss="wait", quorum=None, colluding=None)
+    names = shards if isinstance(shards, Mapping) else ()
+    terms = terms.among(names, on_loss="wait", quorum=None, colluding=None)
     several = isinstance(shards, (Mapping, list, tuple))
     if not several or len(shards) >= terms.protection.min_parties:
         return terms

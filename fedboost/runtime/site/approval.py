@@ -579,7 +579,7 @@ def look(
 
 def count_rows(config: PartyConfig, terms: Terms, read: SiteTable) -> Counts:
     """Count a site's rows under these terms. Raises ConfigError if the rows do not fit the terms."""
-    table, columns = read.under(terms.columns.row_id), terms.blocks.columns_of(config.party)
+    table, columns = read.under(terms.columns), terms.blocks.columns_of(config.party)
     try:
         label = to_shard(table, terms, config.party).label
     except SchemaMismatch as error:
@@ -604,7 +604,8 @@ def count_rows(config: PartyConfig, terms: Terms, read: SiteTable) -> Counts:
 
 def count_columns(config: PartyConfig, terms: Terms, read: SiteTable, rows: int) -> Counts:
     """Like `count_rows`, but for rows on workers: checks only that no column is missing (ConfigError)."""
-    for fault in column_faults(read.under(terms.columns.row_id), terms.columns):
+    columns = terms.blocks.columns_of(config.party)
+    for fault in column_faults(read.under(terms.columns), columns, config.party):
         raise ConfigError("table-misfit", f"{shown(config.data)}: {read.explained(str(fault))}")
     return Counts(rows=rows, file=_table_name(config))
 

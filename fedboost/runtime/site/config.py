@@ -1,6 +1,7 @@
 """Configuration file of a site or key holder, party.toml: its keys, and how it is read and checked."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
@@ -17,12 +18,13 @@ from fedboost.runtime.config import (
     require_address,
     require_dialable,
 )
-from fedboost.runtime.data.database import Database, ReadOptions, database_of, with_query
+from fedboost.runtime.data.database import ColumnMap, Database, ReadOptions, database_of, with_query
 from fedboost.runtime.data.locations import is_remote, shown
 from fedboost.runtime.files import folder_name
 from fedboost.runtime.net.channel import Server
 from fedboost.runtime.site.policy import Policy
 from fedboost.terms.reading import Frozen, Name, read_model
+from fedboost.terms.reading import Table as Mapped
 
 LOCAL = "local"
 """Value of `dask` that starts workers on this machine instead of connecting to a scheduler."""
@@ -160,6 +162,11 @@ class PartyConfig(Frozen):
     query_file: Path | None = Field(
         default=None, description="With a database: file that contains the query."
     )
+    columns: Mapped[ColumnMap] = Field(
+        default_factory=dict,
+        description="Columns of the terms with other [names, units or levels](tables.md#tables-that-differ) "
+        "in the table, below.",
+    )
     names: Path | None = Field(
         default=None,
         description="File that maps column and level names used in the terms to the names in the table "
@@ -222,6 +229,11 @@ class PartyConfig(Frozen):
                 f"through has {len(self.through)} names for {len(self.aggregator)} addresses of aggregator; "
                 f'name the adder at each address, or "" for the aggregator itself'
             )
+        counts = Counter(how.name or name for name, how in self.columns.items())
+        for name in (name for name, count in counts.items() if count > 1):
+            raise ValueError(f"two tables under columns read column {name!r} of the table: keep one")
+        if self.names is not None and self.columns:
+            raise ValueError("names and columns both name columns of the table: keep one")
         return self
 
     _keep_uri = field_validator("data", mode="before")(_uri_or_path)
@@ -254,6 +266,11 @@ class PartyConfig(Frozen):
     def file(self) -> Path:
         """Path of the file that was read."""
         return self._file
+
+    @property
+    def map_file(self) -> Path | None:
+        """File that names columns of the table, if any."""
+        return self.names or (self.file if self.columns else None)
 
     @property
     def rows_name(self) -> str:

@@ -596,7 +596,7 @@ class PredictingNode(PartyNode):
         None for the value from training. Raises ConfigError if the table does not fit the model."""
         assert self._rows.table is not None
         trained = self._model.terms
-        table = self._rows.table.under(trained.columns.row_id)
+        table = self._rows.table.under(trained.columns)
         needed = trained.blocks.columns_of(self._config.party).unlabelled()
         for fault in column_faults(table, needed):
             raise ConfigError(fault.code, f"{shown(self._config.data)}: {fault.public}", fault.detail)

@@ -462,6 +462,10 @@ def _min_parties(policy: Policy, terms: Terms, party: str) -> Breach | None:
     if terms.min_roster < limit:
         why = f'the terms let a session shrink to {terms.min_roster} parties (on_loss = "shrink")'
         return Breach("min_parties", str(limit), why, f"set quorum = {limit}", terms.min_roster)
+    alike = terms.columns.group_of(party, terms.holders, terms.task.trains)
+    if alike < limit and terms.protection.hides:
+        why = f"with columns.absent, some sums are over only {alike} of {holders} parties, this one included"
+        return Breach("min_parties", str(limit), why, "remove these columns from the features", alike)
     return None
 
 
@@ -492,8 +496,7 @@ def _budget(policy: Policy, terms: Terms, party: str) -> Breach | None:
 
 
 def _unless_noise_hides(rule: Rule) -> Rule:
-    """Return the same rule about the rows of a leaf or level, except that it is waived if noise hides these
-    rows and a budget limits the loss of privacy."""
+    """Return a rule about the rows of a leaf or level, waived if noise within a budget hides these rows."""
 
     def own(policy: Policy, terms: Terms, party: str) -> Breach | None:
         hidden = terms.noise is not None and policy.budget is not None
@@ -547,10 +550,8 @@ def _min_count(policy: Policy, terms: Terms, party: str) -> Breach | None:
     return _limit("min_count", lambda terms: terms.evaluation.min_count, "min_count")(policy, terms, party)
 
 
-def _few_rows(policy: Policy, terms: Terms, party: str) -> Breach | None:
-    """Return the breach of `min_count` by training results other than trees; None if there is none."""
-    tells = terms.evaluation.reference or have_folds(terms)
-    return _min_count(policy, terms, party) if tells else None
+def _min_count_of_results_besides_trees(policy: Policy, terms: Terms, party: str) -> Breach | None:
+    return _min_count(policy, terms, party) if terms.evaluation.reference or have_folds(terms) else None
 
 
 # ---- what terms have that keys forbid ----------------------------------------------------------------
@@ -642,10 +643,10 @@ def _max_predicted_rows(policy: Policy, terms: Terms, party: str) -> Breach | No
     rows, limit = predicted_by(terms, party) or 0, policy.max_predicted_rows
     if rows <= limit:
         return None
-    why, instead = f"the terms predict {rows} rows with this site's columns", f"predict at most {limit}"
-    instead = f"set max_ids = {limit}" if terms.task.trains else instead
-    why, instead = (why, instead) if limit else (f"{why} (0 disables predictions)", "")
-    return Breach("max_predicted_rows", str(limit), why, instead, rows)
+    none = "" if limit else " (0 disables predictions)"
+    why = f"the terms predict {rows} rows with this site's columns{none}"
+    instead = f"set max_ids = {limit}" if terms.task.trains else f"predict at most {limit}"
+    return Breach("max_predicted_rows", str(limit), why, instead if limit else "", rows)
 
 
 def _max_splits(policy: Policy, terms: Terms, party: str) -> Breach | None:
@@ -738,7 +739,7 @@ _OF_TRAINING: tuple[Rule, ...] = (
     *(_unless_noise_hides(_min_rows_per_leaf), _of_levels),
     _unless_noise_hides(_forbids("target_means", _levels_summed)),
     *(_max_metrics, _metrics_at_thresholds, _party_metrics),
-    *(_forbids("validation", _validates, "remove the validation rows"), _few_rows),
+    *(_forbids("validation", _validates, "remove the validation rows"), _min_count_of_results_besides_trees),
 )
 _OF_COUNTS: tuple[Rule, ...] = (*_OF_EVERY_TASK, _budget, _of_levels, _min_count)
 _OF_EVALUATIONS: tuple[Rule, ...] = (

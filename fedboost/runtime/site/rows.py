@@ -27,7 +27,7 @@ from fedboost.holders.other_tasks import TableOf
 from fedboost.holders.shard import Shard
 from fedboost.protocol.contracts import Holder
 from fedboost.runtime.config import NAMES, read_toml, to_toml
-from fedboost.runtime.data.database import Database, ReadOptions
+from fedboost.runtime.data.database import ColumnMap, Database, ReadOptions
 from fedboost.runtime.data.locations import local_files
 from fedboost.runtime.data.locations import shown as shown_source
 from fedboost.runtime.data.shard import column_faults, to_shard, type_faults, undeclared, with_label_noise
@@ -59,11 +59,13 @@ Level = Annotated[str, Field(min_length=1)]
 class Names(Frozen):
     """Names that a site uses in terms for its columns and levels. row_id: column of row ids in the table,
     whatever its name in the terms. names: name in the terms -> column in the table. levels: column's name in
-    the terms -> level's name in the terms -> level in the table."""
+    the terms -> level's name in the terms -> level in the table. columns: as in the site's file; the table's
+    other columns are then read under their own names."""
 
     row_id: Name | None = None
     names: Mapped[Name] = Field(default_factory=dict)
     levels: Mapped[Mapping[Level, Level]] = Field(default_factory=dict)
+    columns: Mapped[ColumnMap] = Field(default_factory=dict, exclude=True)
 
     def _faults(self) -> Iterator[str]:
         for name, levels in self.levels.items():
@@ -82,12 +84,28 @@ class Names(Frozen):
 
     def told(self, columns: Schema) -> str:
         """Describe the columns that have different names at this site, with their levels."""
-        words = []
-        for name, own in self.here(columns).items():
-            levels = self.levels.get(name, {})
-            spelled = ", ".join(f"{delimited(key)} {delimited(here)}" for key, here in levels.items())
-            words.append(f"{delimited(name)} is {delimited(own)}" + (f" ({spelled})" if spelled else ""))
+        words, here = [], self.here(columns)
+        for name in (*columns.others, *columns.features):
+            how, levels = self.columns.get(name, ColumnMap()), self.levels.get(name, {})
+            pairs = [*levels.items(), *((word, level) for level, word in how.levels.items())]
+            spelled = ", ".join(f"{delimited(key)} {delimited(own)}" for key, own in pairs)
+            unit = f" * {how.factor:g}" * (how.factor != 1.0) + f" {how.offset:+g}" * (how.offset != 0.0)
+            own = f" is {delimited(here.get(name, name))}{unit}" if name in here or unit else ""
+            if own or spelled:
+                words.append(f"{delimited(name)}{own}" + (f" ({spelled})" if spelled else ""))
         return "; ".join(words)
+
+    def check_fit(self, columns: Schema) -> None:
+        """Raise Refused if the map of a column does not fit its kind in the terms."""
+        words = {*columns.levels, *columns.target_means, columns.group, columns.row_id, columns.validation}
+        numbers = {*columns.numeric, columns.weight, columns.base_margin, columns.label_upper_bound}
+        for name, how in self.columns.items():
+            if (how.converts and name in words) or (how.levels and name in numbers):
+                raise Refused(
+                    "site-columns-unfit",
+                    "a site maps a column in a way that does not fit the terms; its own log says which",
+                    f"column {name!r} must not have {'levels' if how.levels else 'factor or offset'}",
+                )
 
     def to_toml(self, file: str) -> str:
         lines = [_HEAD.format(file=to_toml(file))]
@@ -107,9 +125,12 @@ class SiteTable:
     table: Table
     names: Names
 
-    def under(self, row_id: str | None) -> Table:
-        """Return the table with its column of row ids renamed as in the terms."""
-        columns = dense_of(self.table).column_names
+    def under(self, agreed: Schema | None) -> Table:
+        """Return the table with its column of row ids renamed as in the terms. agreed: the columns of the
+        terms, if there are any. Raises Refused if the map of a column does not fit."""
+        columns, row_id = dense_of(self.table).column_names, None if agreed is None else agreed.row_id
+        if agreed is not None:
+            self.names.check_fit(agreed)
         if self.names.row_id is None:
             return self.table
         rest = {name: name for name in columns if name not in (IDS, row_id)}
@@ -134,7 +155,8 @@ class SiteTable:
 def names_of(config: PartyConfig) -> Names:
     """Read the file of names that the configuration refers to. Raises ConfigError if it is invalid."""
     if config.names is None:
-        return Names()
+        names = {name: how.name or name for name, how in config.columns.items()}
+        return Names(names=names, columns=config.columns)
     return read_model(Names, read_toml(config.names, NAMES), str(config.names))
 
 
@@ -144,17 +166,19 @@ def site_rows(config: PartyConfig, options: ReadOptions | None = None) -> SiteTa
     names = names_of(config)
     assert config.data is not None
     table = site_table(config.data, config.scratch, config.read if options is None else options)
-    return SiteTable(table, names) if config.names is None else named(table, names, str(config.names))
+    return SiteTable(table, names) if config.map_file is None else named(table, names, str(config.map_file))
 
 
 def named(table: Table, names: Names, source: str) -> SiteTable:
     """Return a table with its columns named as in terms. Raises ConfigError if that fails; its message starts
     with `source`, the path of the file of names."""
-    columns = names.names or {name: name for name in dense_of(table).column_names}
+    columns, every = names.names, {name: name for name in dense_of(table).column_names}
+    if not columns or names.columns:
+        columns = {name: name for name in every if name not in columns.values()} | {**columns}
     if names.row_id is not None:
         columns = {**columns, IDS: names.row_id}
     try:
-        return SiteTable(renamed(table, columns, names.levels), names)
+        return SiteTable(renamed(table, columns, names.levels, names.columns), names)
     except ConfigError as error:
         raise ConfigError(error.code, f"{source}: {error.public}", error.detail) from None
 
@@ -304,8 +328,8 @@ class SiteRows:
             ) from None
 
     def _fit(self, site: SiteTable, terms: Terms) -> Shard:
-        table = site.under(terms.columns.row_id)
         with self._explaining(site), self.reading:
+            table = site.under(terms.columns)
             shard = to_shard(table, terms, self._party)
         self._warn(site, undeclared(table, terms.blocks.columns_of(self._party)))
         return shard
@@ -324,12 +348,12 @@ class SiteRows:
     def _renaming(self, site: SiteTable) -> str:
         if isinstance(site.table, SparseTable):
             return ""
-        where = f"the file set as `names` in {self._config.file}, with all other columns"
+        where = f"[columns] of {self._config.file}"
         if self._config.names is not None:
             where = str(self._config.names)
         return (
             f"; if the column has a different name at this site, rename it in the table, or map it in "
-            f"{where}; if the site does not have it, ask the analyst to remove it from the terms"
+            f"{where}; if the site does not have it, ask the analyst to declare that (columns.absent)"
         )
 
     def faults(self, terms: Terms) -> list[str]:
@@ -337,8 +361,12 @@ class SiteRows:
         Values are not examined."""
         if (site := self.table) is None:
             return []
-        table, schema = site.under(terms.columns.row_id), terms.blocks.columns_of(self._party)
-        return [fault.public for fault in (*column_faults(table, schema), *type_faults(table, schema))]
+        try:
+            table, schema = site.under(terms.columns), terms.blocks.columns_of(self._party)
+        except Refused as error:
+            return [error.public]
+        lacking = column_faults(table, schema, "" if terms.blocks else self._party)
+        return [fault.public for fault in (*lacking, *type_faults(table, schema))]
 
 
 def _seen(file: Path) -> tuple[str, int, int, int]:

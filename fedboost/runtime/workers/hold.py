@@ -454,7 +454,7 @@ def hold(load: Load, *parts: Any) -> Held:
         else:
             table = Files(load.source, load.options).rows(ranges, load.sizes)
         if load.names is not None:
-            table = named(table, load.names, "names").under(terms.columns.row_id)
+            table = named(table, load.names, "names").under(terms.columns)
         if table.num_rows != (due := sum(last - first for first, last in ranges)):
             raise ConfigError(
                 "worker-rows-changed",

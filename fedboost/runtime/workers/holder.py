@@ -625,7 +625,7 @@ class WorkerRows(SiteRows):
         return int(self._result(worker, name, group_end_of, *self._files, column, at))
 
     def _load(self, terms: str, keep: bool, worker: Worker, share: Share) -> RunningAtDask:
-        names = None if self._config.names is None else names_of(self._config)
+        names = None if self._config.map_file is None else names_of(self._config)
         rows = self._party, terms, share.ranges, worker.threads, worker.host
         asked = Load(*rows, *self._files, names, keep, tuple(self._heads.sizes))
         name = f"{'load' if keep else 'check'} rows of {self._party}"
@@ -655,7 +655,7 @@ class WorkerRows(SiteRows):
         self._heads = heads
         table = pa.Table.from_batches([], pa.ipc.read_schema(pa.py_buffer(heads.columns)))
         names = names_of(self._config)
-        named_file = self._config.names
+        named_file = self._config.map_file
         return SiteTable(table, names) if named_file is None else named(table, names, str(named_file))
 
     def _stamp_now(self) -> Stamp:
@@ -700,14 +700,15 @@ def check_workers(
     if terms is not None:
         check_under_workers(terms, site.party)
     with workers_of(site) as (rows, table):
-        head = dense_of(table.under(None if terms is None else terms.columns.row_id))
+        head = dense_of(table.under(None if terms is None else terms.columns))
         for name in (*exclude, *([] if label is None else [label])):
             column_of(head, name)
         sizes = rows.rows, 0, len(head.column_names)
         result = Checked.of(shown(site.data), *sizes, workers=COLUMNS_ALONE)
         if terms is None:
             return result
-        names = (*terms.columns.others, *terms.columns.features)
+        columns = terms.blocks.columns_of(site.party)
+        names = (*columns.others, *columns.features)
         others = [name for name in head.column_names if name not in {*names}]
         odd = [absent(name, others) for name in names if name not in {*head.column_names}]
         seen: dict[str, Any] = {}

@@ -35,7 +35,8 @@ def test_the_others_read_which_column_is_absent_and_no_other(agreed: Terms, publ
         with pytest.raises(Refused) as caught:
             to_shard(pa.table({SECRET: [1], "y": values}), agreed, "north")
         error = caught.value
-        assert (error.public, error.detail) == (f"party north: {public}", detail)
+        fix = "if north does not have it, add it to columns.absent in the terms"
+        assert (error.public, error.detail) == (f"party north: {public}; {fix}", detail)
 
 
 @pytest.mark.parametrize(

@@ -93,14 +93,14 @@ def test_rows_by_names_are_those_of_a_table_renamed_by_hand(tmp_path, form):
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 @pytest.mark.parametrize("name", ["customer", "client"])
 def test_row_ids_are_found_whatever_the_terms_call_them(tmp_path, form, name):
-    table = site_rows(config(tmp_path, form)).under(name)
+    table = site_rows(config(tmp_path, form)).under(terms(row_id=name).columns)
     assert dense_of(table).column_names == ["telco.1", "telco.2", name]
     ids = [text for part in parts_of(table, name) for text in part.column(name).to_pylist()]
     assert ids == own_table().column("customer_no").to_pylist()
 
 
 def test_without_names_of_columns_all_keep_their_own(tmp_path):
-    table = site_rows(config(tmp_path, "csv", 'row_id = "customer_no"\n')).under("customer")
+    table = site_rows(config(tmp_path, "csv", 'row_id = "customer_no"\n')).under(terms().columns)
     assert dense_of(table).column_names == ["customer_no", "minutes", "plan", "secret", "customer"]
 
 
@@ -139,8 +139,8 @@ def test_a_site_that_names_nothing_is_told_how_it_could(tmp_path):
         "; if the column has a different name at this site, rename it in the table, or map it in "
         f"{site.names}; " in said[False]
     )
-    names = f"the file set as `names` in {tmp_path / 'party.toml'}, with all other columns; "
-    assert f"map it in {names}if the site does not have it, ask the analyst to remove it from" in said[True]
+    names = f"[columns] of {tmp_path / 'party.toml'}; "
+    assert f"map it in {names}if the site does not have it, ask the analyst to declare that" in said[True]
 
 
 def test_others_read_names_of_the_terms_alone_and_the_site_both(tmp_path):

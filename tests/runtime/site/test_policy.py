@@ -62,6 +62,34 @@ def test_min_parties():
     assert refused(policy(min_parties=4), offered()) == "min_parties = 4, but the terms name 3"
 
 
+SIX = ("north", "south", "east", "west", "centre", "far")
+
+
+def lacking(**absent):
+    columns = {"label": "y", "numeric": ["age", "dose"], "absent": absent}
+    return offered(SIX, columns=columns)
+
+
+def test_min_parties_counts_those_that_absent_columns_set_apart():
+    """Rows that lack a column can be told from others by it, so sums over them are over few parties."""
+    rules = {"columns": "any", "parties": "any"}
+    others = {name: ["dose"] for name in ("south", "east")}
+    assert accepted(policy(**rules), lacking(**others))
+    assert accepted(policy(**rules), lacking(north=["dose"], **others))
+    why = (
+        "min_parties = 3, but with columns.absent, some sums are over only {} of 6 parties, this one included"
+    )
+    assert refused(policy(**rules), lacking(north=["dose"])) == why.format(1)
+    assert refused(policy(**rules), lacking(north=["dose"], east=["dose"])) == why.format(2)
+    crossed = lacking(north=["dose"], south=["dose"], east=["dose", "age"], west=["age"])
+    assert refused(policy(**rules), crossed) == why.format(2)
+    assert accepted(policy(**rules, min_parties=2), crossed)
+    plain = policy(**rules, protections=["plain"])  # nothing is hidden anyway
+    assert accepted(plain, lacking(north=["dose"]).changed(protection="plain"))
+    counts = lacking(north=["dose"]).changed(program="describe")  # no tree joins columns
+    assert accepted(policy(**rules), counts)
+
+
 def test_subsample():
     """Sums over sets of rows that are known add up to single rows, masks or not."""
     assert refused(policy(), offered(subsample=0.9)) == "subsample = 1, but the terms have subsample = 0.9"
