@@ -19,7 +19,8 @@ from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, t
 from sklearn import metrics as reference
 
 import fedboost as fb
-from fedboost.boosting.programs.tasks import coarse, evaluate, merged, nearest, step_of, unit_of
+from fedboost.boosting.programs.rounding import coarse, nearest, step_of, unit_of
+from fedboost.boosting.programs.tasks import evaluate, merged
 from fedboost.boosting.queries.columns import QuantileQuery, SummaryQuery
 from fedboost.boosting.queries.labels import EvaluationQuery, MagnitudesQuery, RowsQuery
 from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed

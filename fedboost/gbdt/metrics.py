@@ -22,6 +22,7 @@ from fedboost.gbdt.objectives.built_in import AcceleratedFailureTime, PseudoHube
 from fedboost.gbdt.objectives.objective import Objective
 from fedboost.gbdt.objectives.registry import Trials
 from fedboost.gbdt.sampling import Mask
+from fedboost.gbdt.survival import public_times
 
 METRIC_BITS = 32
 
@@ -372,6 +373,31 @@ class Ndcg(Metric):
         return int(total[0]) / int(total[1]) if total[1] else math.nan
 
 
+# ---- Survival times -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OfSurvival(Metric):
+    """Figure of survival times. An evaluation computes it from counts by time and risk (`gbdt.survival`)."""
+
+    time: float = 0.0
+    """Time until which events are predicted; 0 for the C-index, which is about all times."""
+    grows: bool = True
+
+    cells = 0
+
+    def sums(
+        self, loss: Objective, margin: Float64, label: Float32, weights: Float32, weight: Scale
+    ) -> Int64:
+        return np.zeros(0, np.int64)
+
+    def value(self, total: Int64, weights: float, weight: Scale) -> float:
+        return math.nan
+
+
+CINDEX, AUC_AT, BRIER_AT = "cindex", "auc@", "brier@"
+
+
 # ---- The metrics by name --------------------------------------------------------------------------------
 
 
@@ -402,11 +428,14 @@ METRICS: dict[str, Metric] = {
     "merror": MultiError(),
     "ndcg": Ndcg(),
     "ndcg-": Ndcg(without=0.0),
+    CINDEX: OfSurvival(),
 }
 """Metrics without a parameter, by name."""
 SHAPES: dict[str, tuple[Callable[[float], Metric], float, float]] = {
     "error": (Error, 0.0, 1.0),
     "tweedie-nloglik": (lambda power: Mean(tweedie_losses(power)), 1.0, 2.0),
+    "auc": (OfSurvival, 0.0, math.inf),
+    "brier": (lambda time: OfSurvival(time, grows=False), 0.0, math.inf),
 }
 """Metrics whose name has a parameter after an @, and the open interval in which the parameter must lie."""
 
@@ -456,7 +485,10 @@ def is_at_threshold(name: str) -> bool:
 
     The terms can contain any such number. The difference between two such metrics is then a sum over only the
     rows between the two numbers, and there may be few such rows."""
-    return "@" in name and metric_of(name) != Error()
+    metric = metric_of(name)
+    if isinstance(metric, OfSurvival):
+        return metric.time > 0.0 and np.float32(metric.time) not in public_times()
+    return "@" in name and metric != Error()
 
 
 def grows(name: str) -> bool:
@@ -465,7 +497,20 @@ def grows(name: str) -> bool:
 
 def fits(name: str, objective: Objective | type[Objective]) -> bool:
     """Return whether the metric, with or without a parameter, can be computed for the objective."""
-    return own_name(name).partition("@")[0].removesuffix("-") in objective.metrics
+    kind, at, _ = own_name(name).partition("@")
+    if kind + at in (CINDEX, AUC_AT, BRIER_AT):
+        return objective.risk_sign != 0
+    return kind.removesuffix("-") in objective.metrics
+
+
+def is_of_survival(name: str) -> bool:
+    return isinstance(metric_of(name), OfSurvival)
+
+
+def times_of(names: Iterable[str]) -> tuple[float, ...]:
+    """Return the times in names such as auc@365."""
+    found = map(metric_of, names)
+    return tuple(metric.time for metric in found if isinstance(metric, OfSurvival) and metric.time)
 
 
 def own_name(name: str) -> str:

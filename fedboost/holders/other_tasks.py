@@ -9,14 +9,15 @@ from functools import partial
 
 import numpy as np
 
-from fedboost.boosting.programs.tasks import encoded, numbers_of, part, unit_of
+from fedboost.boosting.programs.rounding import part, unit_of
+from fedboost.boosting.programs.tasks import encoded, numbers_of
 from fedboost.boosting.queries import Query
 from fedboost.boosting.queries.columns import BinCountsQuery, QuantileQuery, RangeQuery, SummaryQuery
 from fedboost.boosting.queries.labels import EvaluationQuery, MagnitudesQuery
 from fedboost.boosting.state import BoostingState
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Float32, Float64, Int64, exponent_counts
-from fedboost.gbdt import metrics
+from fedboost.gbdt import metrics, survival
 from fedboost.gbdt.binned import Column
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import STRETCH, Quantiles, count_cells, count_parts
@@ -222,7 +223,12 @@ def magnitudes(query: MagnitudesQuery, gradients: Gradients, rows: tuple[int, in
         return np.concatenate([exponent_counts(each) for each in (weights.astype(np.float64), *losses)])
 
     means = [metric for metric in map(exact_metric_of, query.means) if isinstance(metric, Mean)]
-    return np.concatenate([np.array(rows), gradients.sum_rows(count, np.ones(rows[0], np.bool_))])
+    everybody, parts = np.ones(rows[0], np.bool_), [np.array(rows)]
+    parts.append(gradients.sum_rows(count, everybody))
+    if query.survival:
+        counted = partial(survival.first_counts, grid=query.grid)
+        parts.append(gradients.sum_rows(lambda loss, *row: counted(loss, *row[:2]), everybody))
+    return np.concatenate(parts)
 
 
 def measured(
@@ -248,6 +254,9 @@ def measured(
         counts.append(lambda _, margin, label, w: metrics.count_cells(margin, label))
     if query.classes:
         counts.append(lambda _, margin, label, w: metrics.count_classes(margin, label, query.classes))
+    if query.risk:
+        by_time = query.edges, query.risk_grid
+        counts.append(lambda loss, margin, label, w: survival.survival_counts(loss, margin, label, *by_time))
     return np.concatenate([*parts, *(gradients.sum_rows(count, everybody) for count in counts)])
 
 

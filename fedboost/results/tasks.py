@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import ConfigDict, Field, Strict, ValidationError, field_validator
 
-from fedboost.boosting.programs.tasks import rows_of_bin, unit_of
+from fedboost.boosting.programs.rounding import rows_of_bin, unit_of
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.drift import by_chance, joined, runs, stability_index
@@ -59,9 +59,10 @@ class SetFigures(Part):
         """Metrics and rates, by name."""
         return {**self.metrics, **(self.rates.model_dump() if self.rates else {})}
 
-    def has_figures_of(self, terms: Terms) -> bool:
-        """Return whether the figures are exactly those that the terms require."""
-        if not {*terms.metrics} == self.metrics.keys() <= self.resolution.keys():
+    def has_figures_of(self, terms: Terms, more: Sequence[str] = ()) -> bool:
+        """Return whether the figures are exactly those that the terms require. more: names of metrics that
+        are not computed for groups of rows."""
+        if not {*tasks.summed_metrics(terms), *more} == self.metrics.keys() <= self.resolution.keys():
             return False
         if tasks.is_binary(terms):
             of_two = self.rates is not None and "mean_prediction" in self.model_fields_set
@@ -120,6 +121,32 @@ class ScoreBin(Part):
     rate: Number
 
 
+class SurvivalPoint(Part):
+    """A point of a Kaplan-Meier curve. at_risk: number of rows with a later time; events: number of events
+    since the previous point; survival: share of rows without an event until then."""
+
+    time: Number
+    at_risk: Count
+    events: Count
+    survival: Share
+
+
+class SurvivalCurve(Part):
+    """Kaplan-Meier curve of a group of rows: `all` rows with a known time, or the third with a `low`,
+    `middle` or `high` predicted risk. It ends where too few rows are at risk."""
+
+    name: Literal["all", "low", "middle", "high"]
+    rows: Count
+    events: Count
+    points: list[SurvivalPoint]
+
+
+class SurvivalCurves(Part):
+    """Curves of all rows and of thirds by predicted risk; only of all rows if there are too few."""
+
+    curves: Annotated[list[SurvivalCurve], Field(min_length=1)]
+
+
 class Evaluation(Result, SetFigures):
     """Metrics of a model over the rows of all parties.
 
@@ -133,6 +160,7 @@ class Evaluation(Result, SetFigures):
         of: the rows that were evaluated: `held-out`, `all` or `new`.
         caps: maps metric -> upper limit of a single row's loss.
         auc, roc, bins: only for two classes; missing if one of the labels has too few rows.
+        survival: only for survival times; `metrics` then also has `cindex`.
         classes: class names, if there are more than two.
         subgroups, sites: figures by column and by site, if the terms request them.
         shares: fractions of the rows on which the model was trained, and for which this is unknown.
@@ -148,6 +176,7 @@ class Evaluation(Result, SetFigures):
     auc: Area | None = None
     roc: list[RocPoint] = Field(default=[])
     bins: list[ScoreBin] = Field(default=[])
+    survival: SurvivalCurves | None = None
     classes: list[str] = Field(default=[])
     subgroups: dict[str, Split] = Field(default={})
     sites: Split | None = None
@@ -161,7 +190,8 @@ class Evaluation(Result, SetFigures):
         sites, given = tasks.sites_of(terms), self.model_fields_set
         of_two = {"threshold", "auc", "roc", "bins"} & given
         return (
-            self.has_figures_of(terms)
+            self.has_figures_of(terms, tasks.survival_metrics(terms))
+            and (self.survival is not None) == tasks.has_survival(terms)
             and (self.noise is None) == (terms.noise is None)
             and self.min_count == asked.min_count
             and self.unit == (unit_of(asked.min_count) if self.noise is None else 1)

@@ -10,7 +10,7 @@ import numpy as np
 from fedboost.errors import ConfigError, quoted
 from fedboost.fixedpoint import Int64, Scale, bound_exponent
 from fedboost.gbdt.drift import Bins
-from fedboost.gbdt.metrics import bins
+from fedboost.gbdt.metrics import AUC_AT, BRIER_AT, CINDEX, bins, is_of_survival
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
@@ -158,6 +158,22 @@ def class_count(terms: Terms) -> int:
     return loss.outputs if loss.xgboost_equivalent.classes_key == "classes" else 0
 
 
+def has_survival(terms: Terms) -> bool:
+    """Return True if rows are counted by survival time when a model is evaluated."""
+    return terms.objective.loss.risk_sign != 0 and terms.noise is None
+
+
+def summed_metrics(terms: Terms) -> tuple[str, ...]:
+    """Return the names of the metrics that are also computed for groups of rows."""
+    return tuple(name for name in terms.metrics if not is_of_survival(name))
+
+
+def survival_metrics(terms: Terms) -> tuple[str, ...]:
+    """Return the names of the figures of survival times: the C-index, and those at a time in the terms."""
+    asked = [name for name in terms.metrics if is_of_survival(name)]
+    return tuple(dict.fromkeys((CINDEX, *asked))) if has_survival(terms) else ()
+
+
 def label_width(terms: Terms) -> float:
     """Return the width of the label's declared range, or 0 if labels are classes."""
     low, high = terms.columns.label_range or (0.0, 0.0)
@@ -196,6 +212,7 @@ def terms_to_evaluate(
     rows: str | None = None,
     predict_with: str | None = None,
     predict_rows: int | None = None,
+    at: Iterable[float] = (),
 ) -> Terms:
     """Return the terms of a session that evaluates a model, derived from the terms of a training session. If
     the terms already evaluate a model, all their settings are kept. The other arguments replace settings of
@@ -210,6 +227,7 @@ def terms_to_evaluate(
         by_site: sets `party_metrics` if true.
         rows: replaces `evaluate_rows`. The default is the rows held out during training, or all rows if none
             were held out.
+        at: times for which the metrics `auc@t` and `brier@t` are added.
 
     Raises ConfigError if the terms do not support an evaluation."""
     _check_joint(terms, by_site, predict_rows)
@@ -226,10 +244,12 @@ def terms_to_evaluate(
                 f"by {min(shared)!r}: party {party} has it, but only columns of the label holder can split "
                 f"results",
             )
+    added = [f"{kind}{float(time):.9g}" for time in at for kind in (AUC_AT, BRIER_AT)]
     values = settings_for(
         terms,
         TASKS["evaluate"],
         xgb_model=model,
+        eval_metric=[*dict.fromkeys((*terms.metrics, *added))] if added else None,
         subgroups=names if by else None,
         party_metrics=by_site or None,
         threshold=threshold,

@@ -21,7 +21,16 @@ from fedboost.errors import ConfigError
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS
-from fedboost.gbdt.metrics import COUNTED, OF_PARTY, OF_TRIAL, TRAIN, VALIDATION, is_counted, is_metric
+from fedboost.gbdt.metrics import (
+    COUNTED,
+    OF_PARTY,
+    OF_TRIAL,
+    TRAIN,
+    VALIDATION,
+    is_counted,
+    is_metric,
+    is_of_survival,
+)
 from fedboost.gbdt.objectives import objective as sensitivity
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES
@@ -834,6 +843,9 @@ def _faults_of_task(terms: Terms) -> Iterator[str]:
     }
     yield from terms.evaluation.faults_of_counts(setting for setting, is_so in inexact.items() if is_so)
     if not terms.task.measures:
+        names = (name for name in terms.metrics if is_metric(name) and is_of_survival(name))
+        why = "only an evaluation computes it: use fedboost evaluate --at"
+        yield from refused(f"program {program}", *((True, f"eval_metric {name}", why) for name in names))
         return
     if terms.xgb_model is None and not terms.evaluates_jointly:
         yield f"program {program} needs a model: set xgb_model"

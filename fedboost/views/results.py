@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedboost.boosting.programs.tasks import rows_of_group, within_of_rate
+from fedboost.boosting.programs.rounding import rows_of_group
+from fedboost.boosting.programs.tasks import within_of_rate
 from fedboost.results.base import Result
 from fedboost.results.check import ERROR, SEVERITIES, WARNING, Checked, Oddity, by_severity
 from fedboost.results.tasks import (

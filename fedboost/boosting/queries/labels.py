@@ -30,7 +30,7 @@ from fedboost.boosting.queries.base import (
 from fedboost.boosting.queries.columns import LEVELS_SUMMED, are_weighted, weight_scale
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BITS, UNIT, Float32, Scale, cell_bits
-from fedboost.gbdt import metrics
+from fedboost.gbdt import metrics, survival
 from fedboost.gbdt.cut_points import KEY_BITS, MAX_CATEGORIES, CutPoints
 from fedboost.gbdt.histogram import STATS
 from fedboost.gbdt.kernels.bins import MAX_CODES
@@ -380,13 +380,30 @@ class MagnitudesQuery(OfModel):
 
     Answer: the number of all rows, of rows that the model was trained on, and of rows for which a site does
     not know whether the model was trained on them. These are followed by the exponent counts
-    (`fixedpoint.exponent_counts`) of weights, and of the losses of each metric that is a mean."""
+    (`fixedpoint.exponent_counts`) of weights, and of the losses of each metric that is a mean. For survival
+    times, these are followed by `survival.first_counts`.
+
+    survival: True if labels are survival times."""
 
     description = "row counts; weight and loss magnitudes"
     only_turn = 1
 
     metrics: Metrics
+    survival: bool = field(default=False, metadata=APART)
     rows = MAX_ROWS
+
+    @classmethod
+    def of(cls, terms: Terms) -> Self:
+        return cls(terms.metrics, evaluating.has_survival(terms))
+
+    @cached
+    def digest(self) -> bytes:
+        return digest_of((self, "survival")) if self.survival else digest_of(self)
+
+    @cached
+    def grid(self) -> Float32:
+        """Edges of times by which events are counted."""
+        return survival.time_grid(metrics.times_of(self.metrics))
 
     @property
     def means(self) -> tuple[str, ...]:
@@ -395,6 +412,11 @@ class MagnitudesQuery(OfModel):
 
     @property
     def cells(self) -> int:
+        return self.exponents + self.survival * (self.grid.size + 1 + survival.FIRST_GRID.cells)
+
+    @property
+    def exponents(self) -> int:
+        """Number of cells before the counts of survival times."""
         return ROW_COUNTS + (1 + len(self.means)) * EXPONENT_CELLS
 
     @property
@@ -402,7 +424,7 @@ class MagnitudesQuery(OfModel):
         return MAX_CELL_BITS  # the number of rows is not known yet
 
     def check_terms(self, terms: Terms) -> None:
-        if self.metrics != terms.metrics:
+        if self != self.of(terms):
             raise Refused("query-metrics", f"the terms allow only these metrics: {', '.join(terms.metrics)}")
 
 
@@ -413,8 +435,9 @@ class EvaluationQuery(OfModel):
 
     Answer: for each set, the number of rows, the metric sums and, with `scores`, the outcomes at the
     threshold (`metrics.count_outcomes`). These are followed by counts over all rows: `metrics.count_bins` and
-    `metrics.count_cells`, or `metrics.count_classes`. Under terms with noise, there are no sets, and the
-    answer is `metrics.count_noisy`: a row is in one cell, or in two if there are several classes.
+    `metrics.count_cells`, or `metrics.count_classes`, or `survival.survival_counts`. Under terms with noise,
+    there are no sets, and the answer is `metrics.count_noisy`: a row is in one cell, or in two if there are
+    several classes.
 
     Args:
         rows: number of rows.
@@ -426,6 +449,8 @@ class EvaluationQuery(OfModel):
         threshold: score from which a row counts as predicted positive.
         weight: scale of row weights.
         caps: for each metric, the maximum loss that a row contributes; 0 for no limit.
+        times: for survival times, the edges by which rows are counted.
+        risk: start and width of the cells of risk, in which rows are counted then.
     """
 
     description = "model error; row counts by score and label"
@@ -443,6 +468,25 @@ class EvaluationQuery(OfModel):
     ]
     weight: Scale
     caps: Annotated[tuple[float, ...], Bound(MAX_METRICS, "caps")]
+    times: Annotated[tuple[float, ...], Bound(survival.MAX_TIMES + MAX_METRICS, "times")] = field(
+        default=(), metadata=APART
+    )
+    risk: Annotated[tuple[float, ...], Bound(2, "numbers of the cells of risk")] = field(
+        default=(), metadata=APART
+    )
+
+    @cached
+    def digest(self) -> bytes:
+        return digest_of((self, "times", self.times, self.risk)) if self.risk else digest_of(self)
+
+    @cached
+    def edges(self) -> Float32:
+        return np.array(self.times, np.float32)
+
+    @cached
+    def risk_grid(self) -> survival.RiskGrid:
+        start, width = self.risk
+        return survival.RiskGrid(start, width, survival.RISK_CELLS)
 
     @classmethod
     def of(cls, terms: Terms, rows: int, weight: Scale, caps: tuple[float, ...]) -> Self:
@@ -473,6 +517,7 @@ class EvaluationQuery(OfModel):
         if not self.sets:
             return metrics.noisy_cells(self.scores, self.classes, self.threshold)
         of_all = (3 * metrics.bins(self.threshold) + 2 * metrics.FINE_CELLS) * self.scores + self.classes**2
+        of_all += bool(self.risk) * (len(self.times) + 1) * 2 * survival.RISK_CELLS
         return (len(self.sets) + len(self.sites)) * self.cells_of_set + of_all
 
     @property
@@ -497,7 +542,8 @@ class EvaluationQuery(OfModel):
                 f"the terms allow metrics only for these groups of rows: "
                 f"{', '.join((*wanted.sets, *wanted.sites))}",
             )
-        if self != wanted:
+        self._check_survival(terms)
+        if self != replace(wanted, times=self.times, risk=self.risk):
             raise Refused(
                 "query-metrics",
                 "the scores, classes or threshold of the query differ from those of the terms",
@@ -505,6 +551,17 @@ class EvaluationQuery(OfModel):
         known = terms.known_weight_scale
         if self.weight != known if known else self.weight.bits != evaluating.WEIGHT_BITS:
             raise Refused("query-scale", "the terms do not allow the scale of row weights in the query")
+
+    def _check_survival(self, terms: Terms) -> None:
+        """Raise Refused unless the edges are as `survival` chooses them, so that none isolates a few rows."""
+        due, grid = evaluating.has_survival(terms), survival.time_grid(metrics.times_of(self.metrics))
+        sound = len(self.risk) == 2 * due and (due or not self.times)
+        if due and sound:
+            start, width = self.risk
+            sound = math.frexp(width)[0] == 0.5 and 0.0 < width <= 1.0 and (start / width).is_integer()
+            sound &= bool(np.isin(self.edges, grid).all() and (np.diff(self.edges) > 0).all())
+        if not sound:
+            raise Refused("query-times", "the times or risks of the query are not those of the public grids")
 
 
 OfLabels = MagnitudesQuery | EvaluationQuery | LevelSumsQuery | StartQuery

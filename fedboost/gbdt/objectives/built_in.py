@@ -429,6 +429,7 @@ class AcceleratedFailureTime(Objective):
     xgboost_table = "aft_loss_param"
     label_kind = LabelKind.INTERVAL
     metrics = "aft-nloglik", "interval-regression-accuracy"
+    risk_sign = -1
     link = LOG
     start = LogTime()
 
@@ -448,6 +449,14 @@ class AcceleratedFailureTime(Objective):
     def losses(self, margin: Float64, label: Float32) -> Float64:
         lower, upper = np.ascontiguousarray(label)
         out: Float64 = kernels.aft_losses(margin, lower, upper, *self.noise)
+        return out
+
+    def survival(self, time: float, margin: Float64) -> Float64 | None:
+        number, scale = self.noise
+        z = np.clip((math.log(time) - margin) / scale, -700.0, 700.0)
+        if number == kernels.NORMAL:
+            return np.array([math.erfc(each / math.sqrt(2.0)) / 2.0 for each in z.tolist()])
+        out: Float64 = 1.0 / (1.0 + np.exp(z)) if number == kernels.LOGISTIC else np.exp(-np.exp(z))
         return out
 
     def first_invalid_label(self, label: Float32) -> tuple[int, str] | None:
