@@ -22,7 +22,7 @@ from fedboost.gbdt.objectives.built_in import AcceleratedFailureTime, PseudoHube
 from fedboost.gbdt.objectives.objective import Objective
 from fedboost.gbdt.objectives.registry import Trials
 from fedboost.gbdt.sampling import Mask
-from fedboost.gbdt.survival import public_times
+from fedboost.gbdt.survival import time_grid
 
 METRIC_BITS = 32
 
@@ -378,21 +378,17 @@ class Ndcg(Metric):
 
 @dataclass(frozen=True)
 class OfSurvival(Metric):
-    """Figure of survival times. An evaluation computes it from counts by time and risk (`gbdt.survival`)."""
+    """Figure of survival times. An evaluation computes it from counts by time and risk (`gbdt.survival`).
+
+    time: time until which events are predicted; 0 for the C-index, which is about all times."""
 
     time: float = 0.0
-    """Time until which events are predicted; 0 for the C-index, which is about all times."""
     grows: bool = True
 
     cells = 0
 
-    def sums(
-        self, loss: Objective, margin: Float64, label: Float32, weights: Float32, weight: Scale
-    ) -> Int64:
+    def sums(self, *rows: object) -> Int64:
         return np.zeros(0, np.int64)
-
-    def value(self, total: Int64, weights: float, weight: Scale) -> float:
-        return math.nan
 
 
 CINDEX, AUC_AT, BRIER_AT = "cindex", "auc@", "brier@"
@@ -485,10 +481,9 @@ def is_at_threshold(name: str) -> bool:
 
     The terms can contain any such number. The difference between two such metrics is then a sum over only the
     rows between the two numbers, and there may be few such rows."""
-    metric = metric_of(name)
-    if isinstance(metric, OfSurvival):
-        return metric.time > 0.0 and np.float32(metric.time) not in public_times()
-    return "@" in name and metric != Error()
+    if (time := time_of(name)) is not None:
+        return time > 0.0 and np.float32(time) not in time_grid()
+    return "@" in name and metric_of(name) != Error()
 
 
 def grows(name: str) -> bool:
@@ -503,14 +498,17 @@ def fits(name: str, objective: Objective | type[Objective]) -> bool:
     return kind.removesuffix("-") in objective.metrics
 
 
-def is_of_survival(name: str) -> bool:
-    return isinstance(metric_of(name), OfSurvival)
+def time_of(name: str) -> float | None:
+    """Return t of auc@t and brier@t, 0 for the C-index, and None for metrics not about survival times."""
+    metric = metric_of(name)
+    return metric.time if isinstance(metric, OfSurvival) else None
 
 
-def times_of(names: Iterable[str]) -> tuple[float, ...]:
-    """Return the times in names such as auc@365."""
-    found = map(metric_of, names)
-    return tuple(metric.time for metric in found if isinstance(metric, OfSurvival) and metric.time)
+def times_of(names: Iterable[str]) -> Float32 | None:
+    """Return the times by which rows are counted to compute these metrics, including t of auc@t: float32,
+    increasing. Returns None if none of them is about survival times."""
+    found = [time for time in map(time_of, names) if time is not None]
+    return time_grid(tuple(found)) if found else None
 
 
 def own_name(name: str) -> str:

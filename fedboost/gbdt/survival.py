@@ -5,84 +5,48 @@ rows, whose times and risks are not rounded to cells. Rows whose time is only kn
 are not counted."""
 
 import math
-from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
 from fedboost.fixedpoint import Float32, Float64, Int64
 from fedboost.gbdt.objectives.objective import MAX_LABEL, Objective
-from fedboost.gbdt.sampling import Mask
 
 # ---- Cells of times and of risks ------------------------------------------------------------------------
-# Edges of times are taken from a public grid, so that two sessions cannot isolate rows between two edges.
+
+_DIGITS = *range(100, 200, 5), *range(200, 400, 10), *range(400, 1000, 20), *range(450, 1000, 100)
 
 
 @cache
-def public_times() -> Float32:
-    """Return the times that edges are chosen from: numbers of three digits, the last of which is 0 or 5,
-    times powers of ten, and whole years in days. float32, increasing."""
-    digits = [float(f"{number}e{power}") for power in range(-21, 18) for number in range(100, 1000, 5)]
-    times = np.array([*digits, *range(365, 365 * 41, 365)], np.float32)
+def time_grid(chosen: tuple[float, ...] = ()) -> Float32:
+    """Return the times that may be edges, float32, increasing: round numbers, 2 to 5 percent apart, whole
+    years in days, and chosen times. They are the same for all rows, so that no two edges isolate rows."""
+    digits = [float(f"{number}e{power}") for power in range(-21, 18) for number in _DIGITS]
+    times = np.array([*digits, *range(365, 365 * 41, 365), *chosen], np.float32)
     return np.unique(times[(times >= 1.0 / MAX_LABEL) & (times <= MAX_LABEL)])
 
 
-def time_grid(chosen: tuple[float, ...]) -> Float32:
-    """Return the public times and the chosen ones: float32, increasing."""
-    return np.union1d(public_times(), np.array(chosen, np.float32)).astype(np.float32)
-
-
 class RiskGrid(NamedTuple):
-    """Cells of equal width. Risks beyond them are counted in the first or last cell. start: lower end of the
-    first cell; width: of each cell; cells: their number."""
+    """Cells of equal width; risks beyond them are counted in the first or last cell. start: lower end."""
 
     start: float
     width: float
-    cells: int
+    cells: int = 1 << 8
 
     @property
     def edges(self) -> Float64:
         return self.start + self.width * np.arange(self.cells + 1.0)
 
     def cell_of(self, risk: Float64) -> Int64:
-        cells: Int64 = np.floor(np.clip((risk - self.start) / self.width, 0, self.cells - 1)).astype(np.int64)
-        return cells
+        out: Int64 = np.clip((risk - self.start) / self.width, 0, self.cells - 1).astype(np.int64)
+        return out
 
 
+Rows = tuple[Objective, Float64, Float32]
 FIRST_GRID = RiskGrid(-64.0, 2.0**-5, 1 << 12)
-RISK_CELLS = 1 << 8
 MAX_TIMES = 128
-"""Maximum number of edges of times, besides those of `auc@t` and `brier@t`."""
-
-
-def known_times(label: Float32) -> tuple[Float32, Mask, Mask]:
-    """Return the time of each row's event or of its censoring, whether it is an event, and whether the time
-    is known. label: float32 [2, rows], lower and upper bounds."""
-    lower, upper = label
-    is_event = lower == upper
-    return lower, is_event, is_event | ((upper == math.inf) & (lower > 0.0))
-
-
-def first_counts(loss: Objective, margin: Float64, label: Float32, grid: Float32) -> Int64:
-    """Count events by time, then rows with a known time by risk. Returns int64 [grid.size + 1 +
-    FIRST_GRID.cells]. grid: edges of times."""
-    time, is_event, is_known = known_times(label)
-    events = np.bincount(np.searchsorted(grid, time[is_event]), minlength=grid.size + 1)
-    risks = FIRST_GRID.cell_of(loss.risk_sign * margin[is_known])
-    return np.concatenate([events, np.bincount(risks, minlength=FIRST_GRID.cells)]).astype(np.int64)
-
-
-def survival_counts(
-    loss: Objective, margin: Float64, label: Float32, edges: Float32, grid: RiskGrid
-) -> Int64:
-    """Count rows with a known time by time, event (0: censored, 1: event) and risk. Returns int64 [times * 2
-    * grid.cells]. edges: between the bins of times; a bin includes its upper end."""
-    time, is_event, is_known = known_times(label)
-    shape = edges.size + 1, 2, grid.cells
-    place = np.searchsorted(edges, time), is_event.astype(np.int64), grid.cell_of(loss.risk_sign * margin)
-    index = np.ravel_multi_index(tuple(each[is_known] for each in place), shape)
-    return np.bincount(index, minlength=math.prod(shape)).astype(np.int64)
+"""Maximum number of edges of times, besides chosen ones."""
 
 
 def risk_grid(counts: Int64, unit: int) -> RiskGrid:
@@ -90,13 +54,39 @@ def risk_grid(counts: Int64, unit: int) -> RiskGrid:
     counts: rows by cell of FIRST_GRID."""
     until, total = np.cumsum(counts), int(counts.sum())
     if total < unit:
-        return RiskGrid(FIRST_GRID.start, 2.0**-1, RISK_CELLS)
-    low = int(np.searchsorted(until, unit))
-    high = int(np.searchsorted(until, max(total - unit + 1, 1)))
-    first, last = FIRST_GRID.edges[low], FIRST_GRID.edges[max(high, low) + 1]
+        return RiskGrid(FIRST_GRID.start, 0.5)
+    low, high = (int(np.searchsorted(until, rows)) for rows in (unit, total - unit + 1))
+    first, last = FIRST_GRID.edges[[low, max(high, low) + 1]].tolist()
     # One cell may be lost where the start is rounded down.
-    width = 2.0 ** math.ceil(math.log2((last - first) / (RISK_CELLS - 1)))
-    return RiskGrid(math.floor(first / width) * width, width, RISK_CELLS)
+    width = 2.0 ** math.ceil(math.log2((last - first) / (RiskGrid(0.0, 1.0).cells - 1)))
+    return RiskGrid(math.floor(first / width) * width, width)
+
+
+def survival_counts(rows: Rows, edges: Float32, grid: RiskGrid) -> Int64:
+    """Count rows with a known time of their event or of their censoring.
+
+    Args:
+        rows: their objective, margins, and labels, float32 [2, rows]: lower and upper bounds of times.
+        edges: between the bins of times; a bin includes its upper end.
+        grid: cells of risks.
+
+    Returns:
+        int64 [edges + 1, 2, grid.cells], rows by time, event (0: censored, 1: event) and risk.
+    """
+    loss, margin, (lower, upper) = rows
+    shape = edges.size + 1, 2, grid.cells
+    is_event = lower == upper
+    known = is_event | ((upper == math.inf) & (lower > 0.0))
+    place = np.searchsorted(edges, lower), is_event.astype(np.int64), grid.cell_of(loss.risk_sign * margin)
+    index = np.ravel_multi_index(tuple(each[known] for each in place), shape)
+    return np.bincount(index, minlength=math.prod(shape)).astype(np.int64).reshape(shape)
+
+
+def first_counts(rows: Rows, edges: Float32) -> Int64:
+    """Count events by time, int64 [edges + 1], then rows by cell of FIRST_GRID."""
+    by_time = survival_counts(rows, edges, RiskGrid(0.0, 1.0, 1))[:, 1, 0]
+    by_risk = survival_counts(rows, edges[:0], FIRST_GRID).sum(axis=(0, 1))
+    return np.concatenate([by_time, by_risk])
 
 
 # ---- Figures --------------------------------------------------------------------------------------------
@@ -106,132 +96,94 @@ Bounded = tuple[float, float]
 """A figure, and the maximum difference from the figure of unrounded times and risks."""
 
 
-@dataclass(frozen=True)
 class SurvivalTable:
-    """Rows by time, event and risk. counts: int64 [times, 2, cells]; edges: float32 [times - 1]."""
+    """Rows by time, event and risk. counts, edges, grid: see `survival_counts`."""
 
-    counts: Int64
-    edges: Float32
-    grid: RiskGrid
-
-    @cached_property
-    def events(self) -> Int64:
-        out: Int64 = self.counts[:, 1].sum(axis=1)
-        return out
-
-    @cached_property
-    def left(self) -> Int64:
-        """Number of rows whose time is in each bin."""
-        out: Int64 = self.counts.sum(axis=(1, 2))
-        return out
-
-    @cached_property
-    def _later(self) -> Int64:
+    def __init__(self, counts: Int64, edges: Float32, grid: RiskGrid) -> None:
+        self.counts, self.edges, self.grid = counts, edges, grid
+        rows, self._events = counts.sum(axis=1), counts[:, 1].astype(np.float64)
+        self._later = rows.sum(axis=0) - np.cumsum(rows, axis=0)
         """Rows with a later time, by risk: int64 [times, cells]."""
-        rows = self.counts.sum(axis=1)
-        out: Int64 = rows.sum(axis=0) - np.cumsum(rows, axis=0)
-        return out
+        self.events, self.left = counts[:, 1].sum(axis=1), rows.sum(axis=1)
+        at_risk = self._later.sum(axis=1) + self.left
+        censored = self.left - self.events
+        with np.errstate(all="ignore"):  # bins in which nobody is at risk
+            high = np.cumprod(np.append(1.0, 1.0 - np.nan_to_num(censored / at_risk)))
+            low = np.cumprod(np.append(1.0, 1.0 - np.nan_to_num(censored / (at_risk - self.events))))
+            self._weights = 1.0 / low[:-1], 1.0 / high[:-1], 1.0 / low[1:]
+        """Weights of an event in each bin, and their lowest and highest value: the inverse probability that a
+        row is not yet censored. It is lowest if all events of a bin precede its censorings."""
 
     def place(self, time: float) -> int:
-        """Return the number of the last bin until a time, which is an edge."""
-        return int(np.searchsorted(self.edges, np.float32(time)))
+        """Return the number of the bin after a time, which is an edge."""
+        return int(np.searchsorted(self.edges, np.float32(time))) + 1
 
     def groups(self, time: float) -> tuple[int, int]:
         """Return the number of events until a time, and of rows with a later time."""
-        at = self.place(time)
-        return int(self.events[: at + 1].sum()), int(self._later[at].sum())
+        return int(self.events[: self.place(time)].sum()), int(self.left[self.place(time) :].sum())
 
-    def concordance(self) -> Bounded | None:
+    def concordance(self) -> Bounded:
         """Return Harrell's C-index: the share of comparable pairs in which the row with the earlier event has
         the higher risk; equal risks count half. Pairs within a bin of times are left out."""
-        events = self.counts[:, 1].astype(np.float64)
-        below = np.cumsum(self._later, axis=1) - self._later
-        pairs = float((events.sum(axis=1) * self._later.sum(axis=1)).sum())
-        right, tied = float((events * below).sum()), float((events * self._later).sum())
+        below, later = np.cumsum(self._later, axis=1) - self._later, self._later
+        pairs = float((self.events * later.sum(axis=1)).sum())
+        right, tied = float((self._events * below).sum()), float((self._events * later).sum())
+        # Each pair within a bin of times may be comparable, and right or wrong.
+        unsure = float((self.events * (2 * self.left - self.events - 1)).sum()) / 2
         if not pairs:
-            return None
-        in_bin = self.events * (self.events - 1) / 2 + self.events * (self.left - self.events)
-        unsure = float(in_bin.sum())  # each such pair may be comparable, and right or wrong
+            return math.nan, 0.0
         value, most = (right + tied / 2) / pairs, pairs + unsure
         return value, max(value - right / most, (right + tied + unsure) / most - value)
 
-    @cached_property
-    def _weights(self) -> tuple[Float64, Float64, Float64]:
-        """Weights of an event in each bin, and their lowest and highest value: the inverse probability that a
-        row is not yet censored. The Kaplan-Meier curve of censoring is lowest if events precede censoring."""
-        at_risk = self.left.sum() - np.cumsum(self.left) + self.left
-        censored = self.left - self.events
-        with np.errstate(all="ignore"):
-            high = np.cumprod(1.0 - np.nan_to_num(censored / at_risk))
-            low = np.cumprod(1.0 - np.nan_to_num(censored / (at_risk - self.events)))
-            before = np.append(1.0, low[:-1])
-            return 1.0 / before, 1.0 / np.append(1.0, high[:-1]), 1.0 / low
-
-    def area(self, time: float) -> Bounded | None:
+    def area(self, time: float) -> Bounded:
         """Return the cumulative/dynamic AUC at a time: the share of pairs of a row with an event until then
         and a row without, in which the first has the higher risk. Rows with an event have the inverse
         probability of not being censored as weight (Uno et al., JASA 2007)."""
-        end = self.place(time) + 1
-        events, later = self.counts[:end, 1].astype(np.float64), self._later[end - 1].astype(np.float64)
-        if not (events.any() and later.any()):
-            return None
+        end = self.place(time)
+        later = self._later[end - 1].astype(np.float64)
         below, total = np.cumsum(later) - later, later.sum()
-        lowest, middle, highest = (part / total for part in (below, below + later / 2, below + later))
-        weights, least, most = (events * weight[:end, None] for weight in self._weights)
-        value = float((weights * middle).sum() / weights.sum())
+        lowest, middle, highest = ((below + share * later) / total for share in (0.0, 0.5, 1.0))
+        weight, least, most = (weights[:end] @ self._events[:end] for weights in self._weights)
+        value = float(weight @ middle / weight.sum())
         low, high = 1.0 - _highest_mean(1.0 - lowest, least, most), _highest_mean(highest, least, most)
         return value, max(value - low, high - value)
 
-    def brier(self, loss: Objective, time: float) -> Bounded | None:
+    def brier(self, loss: Objective, time: float) -> Bounded:
         """Return the Brier score at a time, weighted for censoring (Graf et al., Statistics in Medicine
         1999): the mean squared error of the predicted probability of having no event until then."""
-        end = self.place(time) + 1
-        events, later = self.counts[:end, 1].astype(np.float64), self._later[end - 1].astype(np.float64)
-        if not later.any():
-            return None
-        low, middle, high = self._survival(loss, time, end)
-        weights = self._weights
-        of_later = weights[0][end], weights[1][end], weights[2][end - 1]
+        end = self.place(time)
+        later, chances = self._later[end - 1].astype(np.float64), self._chances(loss, time, end)
 
-        def mean(of_events: Float64, of_rest: Float64, number: int) -> float:
-            errors = (events * weights[number][:end, None] * of_events**2).sum()
-            return float(errors + (later * (1.0 - of_rest) ** 2).sum() * of_later[number]) / float(
-                self.left.sum()
-            )
+        def mean(of_events: int, of_later: int, number: int) -> float:
+            weight = self._weights[number][:end] @ self._events[:end]
+            errors = weight @ chances[of_events] ** 2
+            return float(errors + self._weights[number % 2][end] * (later @ (1.0 - chances[of_later]) ** 2))
 
-        value = mean(middle, middle, 0)
-        return value, max(value - mean(low, high, 1), mean(high, low, 2) - value)
+        which = (1, 1, 0), (0, 2, 1), (2, 0, 2)
+        value, low, high = (mean(*each) / float(self.left.sum()) for each in which)
+        return value, max(value - low, high - value)
 
-    def _survival(self, loss: Objective, time: float, end: int) -> tuple[Float64, Float64, Float64]:
-        """Return the probability of having no event until a time in each cell of risk: the lowest, that of
-        its middle, and the highest. Without a distribution of times (`Objective.survival`), the hazard of a
-        row without risk is Breslow's estimate, from these rows."""
+    def _chances(self, loss: Objective, time: float, end: int) -> list[Float64]:
+        """Return the lowest, middle and highest probability of having no event until a time in each cell.
+
+        Without a distribution of times (`Objective.survival`), the hazard of a row at risk 0 is Breslow's
+        estimate from these rows, and risks beyond the cells count as at their ends."""
         edges = self.grid.edges
-        ends, middle = (edges[1:], edges[:-1]), (edges[1:] + edges[:-1]) / 2
-        found = [loss.survival(time, loss.risk_sign * risk) for risk in (ends[0], middle, ends[1])]
-        if found[0] is not None:
-            low, mid, high = (np.asarray(each) for each in found)
-            low[-1], high[0] = 0.0, 1.0  # includes all risks beyond it
-            return low, mid, high
-        ratios, still = (
-            [np.exp(risk) for risk in (ends[0], middle, ends[1])],
-            self._later + self.counts.sum(axis=1),
-        )
-        events = self.events[:end]
-        with np.errstate(all="ignore"):
-            hazards = [
-                (events / (rows[:end] @ ratio)).sum()
-                for rows, ratio in ((self._later, ratios[2]), (still, ratios[1]), (still, ratios[0]))
-            ]
-            low, mid, high = (np.exp(-hazard * ratio) for hazard, ratio in zip(hazards, ratios, strict=True))
-        return low, mid, high
+        risks = edges[1:], (edges[1:] + edges[:-1]) / 2, edges[:-1]
+        found = (loss.survival(time, loss.risk_sign * risk) for risk in risks)
+        if out := [each for each in found if each is not None]:
+            out[0][-1], out[2][0] = 0.0, 1.0  # includes all risks beyond it
+            return out
+        ratios, rows = [np.exp(risk) for risk in risks], self._later + self.counts.sum(axis=1)
+        at_risk = self._later @ ratios[2], rows @ ratios[1], rows @ ratios[0]
+        hazards = [(self.events[:end] / each[:end]).sum() for each in at_risk]
+        return [np.exp(-hazard * ratio) for hazard, ratio in zip(hazards, ratios, strict=True)]
 
 
 def _highest_mean(values: Float64, least: Float64, most: Float64) -> float:
-    """Return the highest weighted mean of values, float64 [cells]. least, most: bounds of their weights,
-    float64 [times, cells]."""
+    """Return the highest mean of values that have weights between `least` and `most`, float64 [cells] each:
+    the highest values have their highest weights, and the others their lowest."""
     order = np.argsort(-values)
-    value, low, high = values[order], least.sum(axis=0)[order], most.sum(axis=0)[order]
-    # The highest values have their highest weights, and the others their lowest.
-    weight = np.cumsum(high) + low.sum() - np.cumsum(low)
-    return float(((np.cumsum(high * value) + (low * value).sum() - np.cumsum(low * value)) / weight).max())
+    value, low, more = values[order], least[order], (most - least)[order]
+    means = (np.cumsum(more * value) + low @ value) / (np.cumsum(more) + low.sum())
+    return float(means.max())

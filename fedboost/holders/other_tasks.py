@@ -223,11 +223,10 @@ def magnitudes(query: MagnitudesQuery, gradients: Gradients, rows: tuple[int, in
         return np.concatenate([exponent_counts(each) for each in (weights.astype(np.float64), *losses)])
 
     means = [metric for metric in map(exact_metric_of, query.means) if isinstance(metric, Mean)]
-    everybody, parts = np.ones(rows[0], np.bool_), [np.array(rows)]
-    parts.append(gradients.sum_rows(count, everybody))
-    if query.survival:
-        counted = partial(survival.first_counts, grid=query.grid)
-        parts.append(gradients.sum_rows(lambda loss, *row: counted(loss, *row[:2]), everybody))
+    everybody, times = np.ones(rows[0], np.bool_), query.times
+    parts = [np.array(rows), gradients.sum_rows(count, everybody)]
+    if times is not None:
+        parts.append(gradients.sum_rows(lambda *row: survival.first_counts(row[:3], times), everybody))
     return np.concatenate(parts)
 
 
@@ -254,9 +253,9 @@ def measured(
         counts.append(lambda _, margin, label, w: metrics.count_cells(margin, label))
     if query.classes:
         counts.append(lambda _, margin, label, w: metrics.count_classes(margin, label, query.classes))
-    if query.risk:
-        by_time = query.edges, query.risk_grid
-        counts.append(lambda loss, margin, label, w: survival.survival_counts(loss, margin, label, *by_time))
+    if query.survival:
+        cells = query.by_time
+        counts.append(lambda *row: survival.survival_counts(row[:3], *cells).reshape(-1))
     return np.concatenate([*parts, *(gradients.sum_rows(count, everybody) for count in counts)])
 
 

@@ -10,7 +10,7 @@ from fedboost.boosting.programs.rounding import rows_of_bin, unit_of
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.drift import by_chance, joined, runs, stability_index
-from fedboost.gbdt.metrics import grows, own_name
+from fedboost.gbdt.metrics import CINDEX, grows, own_name, time_of
 from fedboost.results.base import Count, Ended, Number, Numbers, Part, Result, Share
 from fedboost.terms import tasks
 from fedboost.terms.hiding import BINS
@@ -59,10 +59,11 @@ class SetFigures(Part):
         """Metrics and rates, by name."""
         return {**self.metrics, **(self.rates.model_dump() if self.rates else {})}
 
-    def has_figures_of(self, terms: Terms, more: Sequence[str] = ()) -> bool:
-        """Return whether the figures are exactly those that the terms require. more: names of metrics that
-        are not computed for groups of rows."""
-        if not {*tasks.summed_metrics(terms), *more} == self.metrics.keys() <= self.resolution.keys():
+    def has_figures_of(self, terms: Terms, of_group: bool = True) -> bool:
+        """Return whether the figures are exactly those that the terms require. of_group: False for all rows,
+        whose figures include those of survival times."""
+        due = {name for name in terms.metrics if not of_group or time_of(name) is None}
+        if not due == self.metrics.keys() <= self.resolution.keys():
             return False
         if tasks.is_binary(terms):
             of_two = self.rates is not None and "mean_prediction" in self.model_fields_set
@@ -122,29 +123,22 @@ class ScoreBin(Part):
 
 
 class SurvivalPoint(Part):
-    """A point of a Kaplan-Meier curve. at_risk: number of rows with a later time; events: number of events
-    since the previous point; survival: share of rows without an event until then."""
+    """A point of a Kaplan-Meier curve. at_risk: number of rows with a later time; survival: share of rows
+    without an event until then."""
 
     time: Number
     at_risk: Count
-    events: Count
     survival: Share
 
 
 class SurvivalCurve(Part):
-    """Kaplan-Meier curve of a group of rows: `all` rows with a known time, or the third with a `low`,
-    `middle` or `high` predicted risk. It ends where too few rows are at risk."""
+    """Kaplan-Meier curve of all rows with a known time, or of a third by predicted risk, up to the time from
+    which too few rows are at risk. rows, events: their numbers."""
 
     name: Literal["all", "low", "middle", "high"]
     rows: Count
     events: Count
-    points: list[SurvivalPoint]
-
-
-class SurvivalCurves(Part):
-    """Curves of all rows and of thirds by predicted risk; only of all rows if there are too few."""
-
-    curves: Annotated[list[SurvivalCurve], Field(min_length=1)]
+    points: Annotated[list[SurvivalPoint], Field(min_length=1)]
 
 
 class Evaluation(Result, SetFigures):
@@ -160,7 +154,7 @@ class Evaluation(Result, SetFigures):
         of: the rows that were evaluated: `held-out`, `all` or `new`.
         caps: maps metric -> upper limit of a single row's loss.
         auc, roc, bins: only for two classes; missing if one of the labels has too few rows.
-        survival: only for survival times; `metrics` then also has `cindex`.
+        survival: for survival times, the curves of all rows and of thirds by predicted risk.
         classes: class names, if there are more than two.
         subgroups, sites: figures by column and by site, if the terms request them.
         shares: fractions of the rows on which the model was trained, and for which this is unknown.
@@ -176,7 +170,7 @@ class Evaluation(Result, SetFigures):
     auc: Area | None = None
     roc: list[RocPoint] = Field(default=[])
     bins: list[ScoreBin] = Field(default=[])
-    survival: SurvivalCurves | None = None
+    survival: list[SurvivalCurve] = Field(default=[])
     classes: list[str] = Field(default=[])
     subgroups: dict[str, Split] = Field(default={})
     sites: Split | None = None
@@ -190,8 +184,8 @@ class Evaluation(Result, SetFigures):
         sites, given = tasks.sites_of(terms), self.model_fields_set
         of_two = {"threshold", "auc", "roc", "bins"} & given
         return (
-            self.has_figures_of(terms, tasks.survival_metrics(terms))
-            and (self.survival is not None) == tasks.has_survival(terms)
+            self.has_figures_of(terms, of_group=False)
+            and bool(self.survival) == (CINDEX in terms.metrics)
             and (self.noise is None) == (terms.noise is None)
             and self.min_count == asked.min_count
             and self.unit == (unit_of(asked.min_count) if self.noise is None else 1)

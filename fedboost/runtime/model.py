@@ -482,7 +482,7 @@ def rows_facts(model: Model, data: Any, min_count: int | None = None, source: st
     features = np.column_stack([column[:] for column in shard.columns])
     gradients = Gradients(terms.objective.loss, shard.label, shard.weight, shard.group, Threads(1))
     gradients.margin[:] = model.booster.margins(features, shard.base_margin)
-    first = MagnitudesQuery.of(terms)
+    first = MagnitudesQuery(terms.metrics)
     query = measuring_query(
         terms, first, shard.rows, magnitudes(first, gradients, (shard.rows, 0, shard.rows))
     )

@@ -10,7 +10,7 @@ import numpy as np
 from fedboost.errors import ConfigError, quoted
 from fedboost.fixedpoint import Int64, Scale, bound_exponent
 from fedboost.gbdt.drift import Bins
-from fedboost.gbdt.metrics import AUC_AT, BRIER_AT, CINDEX, bins, is_of_survival
+from fedboost.gbdt.metrics import AUC_AT, BRIER_AT, bins
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
@@ -156,22 +156,6 @@ def class_count(terms: Terms) -> int:
     """Return the number of classes in the confusion matrix, 0 if there is none."""
     loss = terms.objective.loss
     return loss.outputs if loss.xgboost_equivalent.classes_key == "classes" else 0
-
-
-def has_survival(terms: Terms) -> bool:
-    """Return True if rows are counted by survival time when a model is evaluated."""
-    return terms.objective.loss.risk_sign != 0 and terms.noise is None
-
-
-def summed_metrics(terms: Terms) -> tuple[str, ...]:
-    """Return the names of the metrics that are also computed for groups of rows."""
-    return tuple(name for name in terms.metrics if not is_of_survival(name))
-
-
-def survival_metrics(terms: Terms) -> tuple[str, ...]:
-    """Return the names of the figures of survival times: the C-index, and those at a time in the terms."""
-    asked = [name for name in terms.metrics if is_of_survival(name)]
-    return tuple(dict.fromkeys((CINDEX, *asked))) if has_survival(terms) else ()
 
 
 def label_width(terms: Terms) -> float:

@@ -22,6 +22,7 @@ from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS
 from fedboost.gbdt.metrics import (
+    CINDEX,
     COUNTED,
     OF_PARTY,
     OF_TRIAL,
@@ -29,7 +30,6 @@ from fedboost.gbdt.metrics import (
     VALIDATION,
     is_counted,
     is_metric,
-    is_of_survival,
 )
 from fedboost.gbdt.objectives import objective as sensitivity
 from fedboost.gbdt.objectives.objective import LabelKind
@@ -314,6 +314,8 @@ class Terms(Flat):
                 return ()
             default = default if default in COUNTED else "rmse"
         own = self.evaluation.eval_metric or (default,)
+        if self.task.measures and self.objective.loss.risk_sign and self.noise is None:
+            own = tuple(dict.fromkeys((CINDEX, *own)))
         trials = range(len(self.objective.candidates))
         return tuple(f"{trial}{OF_TRIAL}{name}" for trial in trials for name in own) or own
 
@@ -353,7 +355,9 @@ class Terms(Flat):
         yield from _faults_of_noise(self)
         yield from objective.faults(columns)
         yield from self.trees.faults_of_size(len(self.roots), self.max_leaves_per_round)
-        yield from self.evaluation.faults_of_metrics(objective, self.metrics, len(self.sets))
+        yield from self.evaluation.faults_of_metrics(
+            objective, self.metrics, len(self.sets), self.task.measures
+        )
         yield from _faults_of_draws(self)
         yield from _faults_of_symmetric(self)
         yield from _faults_of_vertical(self)
@@ -843,9 +847,6 @@ def _faults_of_task(terms: Terms) -> Iterator[str]:
     }
     yield from terms.evaluation.faults_of_counts(setting for setting, is_so in inexact.items() if is_so)
     if not terms.task.measures:
-        names = (name for name in terms.metrics if is_metric(name) and is_of_survival(name))
-        why = "only an evaluation computes it: use fedboost evaluate --at"
-        yield from refused(f"program {program}", *((True, f"eval_metric {name}", why) for name in names))
         return
     if terms.xgb_model is None and not terms.evaluates_jointly:
         yield f"program {program} needs a model: set xgb_model"

@@ -13,7 +13,7 @@ from fedboost.boosting.queries import Query
 from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY
 from fedboost.boosting.queries.trees import BY_PARTY
 from fedboost.errors import printable
-from fedboost.gbdt.metrics import own_name
+from fedboost.gbdt.metrics import CINDEX, own_name
 from fedboost.gbdt.tree import NO_CHILD
 from fedboost.privacy.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
@@ -21,7 +21,7 @@ from fedboost.protocol.contracts import AND
 from fedboost.protocol.site import HELP, OPENINGS, THRESHOLDS
 from fedboost.results.site import ApprovalView, Counts, ModelOrigin, Rule
 from fedboost.terms.continuation import id_of
-from fedboost.terms.tasks import class_names, has_survival, is_binary
+from fedboost.terms.tasks import class_names, is_binary
 from fedboost.terms.terms import Terms
 from fedboost.views.document import (
     MAX_NAMES,
@@ -238,8 +238,8 @@ def _evaluation(terms: Terms) -> tuple[Lines, str]:
         given += f"{evaluation.threshold:g}"
     elif class_names(terms):
         given += "; rows by class and predicted class"
-    elif has_survival(terms):
-        given += "; C-index; survival curves by predicted risk, with numbers at risk"
+    elif CINDEX in terms.metrics:
+        given += "; survival curves by predicted risk, with numbers at risk"
     parts = [f"for each level of {by}"] * bool(by) + ["for each site separately"] * evaluation.party_metrics
     given += f"; also {' and '.join(parts)}" if parts else ""
     which = {

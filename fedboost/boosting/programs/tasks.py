@@ -42,7 +42,7 @@ from fedboost.gbdt.cut_points import (
 )
 from fedboost.gbdt.drift import BINS, Bins, bins_of, runs
 from fedboost.gbdt.metrics import OUTCOMES, Curve, Mean, Metric, Ndcg, exact_metric_of
-from fedboost.gbdt.survival import risk_grid
+from fedboost.gbdt.survival import SurvivalTable, risk_grid
 from fedboost.protocol.contracts import GrownTrees, Outcome, Program
 from fedboost.terms import hiding, tasks
 from fedboost.terms.hiding import ROWS
@@ -387,7 +387,7 @@ def evaluate(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
     if terms.noise is not None:
         noisy = yield EvaluationQuery.of(terms, ROWS, UNIT, ())
         return Outcome(model, noisy_summary(terms, noisy))
-    query = MagnitudesQuery.of(terms)
+    query = MagnitudesQuery(terms.metrics)
     counts = yield query
     measured = terms.evaluation.evaluate_rows
     if not counts[0] and measured != "all":
@@ -430,14 +430,14 @@ def measuring_query(terms: Terms, query: MagnitudesQuery, rows: int, counts: Int
         cap = LARGEST_LOSSES.get(name, math.ldexp(1.0, bound_exponent(exponents, unit - 1)))
         caps[name] = cap if unit > 1 else 0.0
     found = EvaluationQuery.of(terms, rows, tasks.weight_scale(terms, weights), tuple(caps.values()))
-    if not query.survival:
+    if (times := query.times) is None:
         return found
-    events, risks = np.split(counts[query.exponents :], [query.grid.size + 1])
-    if min(events.min(), risks.min(), risks.sum() - events.sum(), rows - risks.sum()) < 0:
+    events, risks = np.split(counts[query.exponents :], [times.size + 1])
+    if not 0 <= events.sum() <= risks.sum() <= rows or min(events.min(), risks.min()) < 0:
         raise PeerError("sums-inconsistent", "the counts of events do not fit the number of rows")
-    start, width, _ = risk_grid(risks, unit)
-    times = survival.time_edges(query.grid, events, metrics.times_of(query.metrics), unit)
-    return replace(found, times=times, risk=(start, width))
+    chosen = [time for time in map(metrics.time_of, query.metrics) if time]
+    cells = risk_grid(risks, unit)
+    return replace(found, survival=(*cells[:2], *survival.time_edges(times, events, chosen, unit)))
 
 
 def summary_of(terms: Terms, query: EvaluationQuery, total: Int64) -> Figures:
@@ -480,7 +480,7 @@ class _Set:
         """Return rows, metrics, resolutions, outcomes and rates. least: minimum number of rows; figures from
         fewer rows are None."""
         query, names = self.query, self.query.metrics
-        found = {name: self._figure(name, least) for name in names if not metrics.is_of_survival(name)}
+        found = {name: self._figure(name, least) for name in names if metrics.time_of(name) is None}
         out: Figures = {
             "rows": self.told,
             "metrics": {name: value for name, (value, _) in found.items()},
@@ -588,7 +588,7 @@ class _Sums:
                 raise PeerError("sums-inconsistent", f"the row counts of the sets do not sum to {rows}")
         if not query.scores:
             counted, every = int(self._of_all.sum()), rows * bool(query.classes)
-            is_sound = counted <= rows if query.risk else counted == every
+            is_sound = counted <= rows if query.survival else counted == every
             if (self._of_all < 0).any() or not is_sound:
                 raise PeerError("sums-inconsistent", f"the counts by class or time do not fit {rows} rows")
             return
@@ -631,10 +631,13 @@ class _Sums:
         out |= self._sets[ALL].json()
         caps = zip(query.metrics, query.caps, strict=True)
         out["caps"] = {name: cap for name, cap in caps if cap and name not in LARGEST_LOSSES}
-        if query.risk:
-            table = survival.table_of(self._of_all, query.edges, query.risk_grid)
-            out["survival"], found = survival.summary(terms, table, query.rows, self._unit)
-            for key, place in (("metrics", 0), ("resolution", 1)):
+        if query.survival:
+            edges, grid = query.by_time
+            table = SurvivalTable(self._of_all.reshape(-1, 2, grid.cells), edges, grid)
+            out["survival"] = survival.curves(table, query.rows, self._unit)
+            about = terms.objective.loss, table, self._unit
+            found = {n: survival.figure(n, *about) for n in query.metrics if metrics.time_of(n) is not None}
+            for place, key in enumerate(("metrics", "resolution")):
                 out[key] = {name: each[place] for name, each in found.items()} | out[key]
         if query.scores:
             out |= self._curves()

@@ -30,12 +30,13 @@ from fedboost.boosting.queries.base import (
 from fedboost.boosting.queries.columns import LEVELS_SUMMED, are_weighted, weight_scale
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BITS, UNIT, Float32, Scale, cell_bits
-from fedboost.gbdt import metrics, survival
+from fedboost.gbdt import metrics
 from fedboost.gbdt.cut_points import KEY_BITS, MAX_CATEGORIES, CutPoints
 from fedboost.gbdt.histogram import STATS
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.metrics import Mean, Metric, exact_metric_of
 from fedboost.gbdt.objectives.objective import NOISE_BITS
+from fedboost.gbdt.survival import FIRST_GRID, MAX_TIMES, RiskGrid
 from fedboost.gbdt.target_means import FOLDS, MAX_BUCKETS, MIN_BUCKETS
 from fedboost.gbdt.tree import Splits
 from fedboost.privacy.packing import Segment
@@ -380,30 +381,14 @@ class MagnitudesQuery(OfModel):
 
     Answer: the number of all rows, of rows that the model was trained on, and of rows for which a site does
     not know whether the model was trained on them. These are followed by the exponent counts
-    (`fixedpoint.exponent_counts`) of weights, and of the losses of each metric that is a mean. For survival
-    times, these are followed by `survival.first_counts`.
-
-    survival: True if labels are survival times."""
+    (`fixedpoint.exponent_counts`) of weights, and of the losses of each metric that is a mean. If a metric is
+    about survival times, `survival.first_counts` follow."""
 
     description = "row counts; weight and loss magnitudes"
     only_turn = 1
 
     metrics: Metrics
-    survival: bool = field(default=False, metadata=APART)
     rows = MAX_ROWS
-
-    @classmethod
-    def of(cls, terms: Terms) -> Self:
-        return cls(terms.metrics, evaluating.has_survival(terms))
-
-    @cached
-    def digest(self) -> bytes:
-        return digest_of((self, "survival")) if self.survival else digest_of(self)
-
-    @cached
-    def grid(self) -> Float32:
-        """Edges of times by which events are counted."""
-        return survival.time_grid(metrics.times_of(self.metrics))
 
     @property
     def means(self) -> tuple[str, ...]:
@@ -412,7 +397,8 @@ class MagnitudesQuery(OfModel):
 
     @property
     def cells(self) -> int:
-        return self.exponents + self.survival * (self.grid.size + 1 + survival.FIRST_GRID.cells)
+        times = self.times
+        return self.exponents + (0 if times is None else times.size + 1 + FIRST_GRID.cells)
 
     @property
     def exponents(self) -> int:
@@ -420,11 +406,16 @@ class MagnitudesQuery(OfModel):
         return ROW_COUNTS + (1 + len(self.means)) * EXPONENT_CELLS
 
     @property
+    def times(self) -> Float32 | None:
+        """Edges of times by which events are counted; None if no metric is about survival times."""
+        return metrics.times_of(self.metrics)
+
+    @property
     def cell_bits(self) -> int:
         return MAX_CELL_BITS  # the number of rows is not known yet
 
     def check_terms(self, terms: Terms) -> None:
-        if self != self.of(terms):
+        if self.metrics != terms.metrics:
             raise Refused("query-metrics", f"the terms allow only these metrics: {', '.join(terms.metrics)}")
 
 
@@ -449,8 +440,7 @@ class EvaluationQuery(OfModel):
         threshold: score from which a row counts as predicted positive.
         weight: scale of row weights.
         caps: for each metric, the maximum loss that a row contributes; 0 for no limit.
-        times: for survival times, the edges by which rows are counted.
-        risk: start and width of the cells of risk, in which rows are counted then.
+        survival: for survival times, the start and width of the cells of risk, then the edges of times.
     """
 
     description = "model error; row counts by score and label"
@@ -468,25 +458,19 @@ class EvaluationQuery(OfModel):
     ]
     weight: Scale
     caps: Annotated[tuple[float, ...], Bound(MAX_METRICS, "caps")]
-    times: Annotated[tuple[float, ...], Bound(survival.MAX_TIMES + MAX_METRICS, "times")] = field(
-        default=(), metadata=APART
-    )
-    risk: Annotated[tuple[float, ...], Bound(2, "numbers of the cells of risk")] = field(
+    survival: Annotated[tuple[float, ...], Bound(2 + MAX_TIMES + MAX_METRICS, "times")] = field(
         default=(), metadata=APART
     )
 
     @cached
     def digest(self) -> bytes:
-        return digest_of((self, "times", self.times, self.risk)) if self.risk else digest_of(self)
+        return digest_of((self, "survival", self.survival)) if self.survival else digest_of(self)
 
-    @cached
-    def edges(self) -> Float32:
-        return np.array(self.times, np.float32)
-
-    @cached
-    def risk_grid(self) -> survival.RiskGrid:
-        start, width = self.risk
-        return survival.RiskGrid(start, width, survival.RISK_CELLS)
+    @property
+    def by_time(self) -> tuple[Float32, RiskGrid]:
+        """Edges of times, and cells of risk."""
+        start, width, *edges = self.survival
+        return np.array(edges, np.float32), RiskGrid(start, width)
 
     @classmethod
     def of(cls, terms: Terms, rows: int, weight: Scale, caps: tuple[float, ...]) -> Self:
@@ -517,7 +501,7 @@ class EvaluationQuery(OfModel):
         if not self.sets:
             return metrics.noisy_cells(self.scores, self.classes, self.threshold)
         of_all = (3 * metrics.bins(self.threshold) + 2 * metrics.FINE_CELLS) * self.scores + self.classes**2
-        of_all += bool(self.risk) * (len(self.times) + 1) * 2 * survival.RISK_CELLS
+        of_all += 2 * (len(self.survival) - 1) * self.by_time[1].cells if self.survival else 0
         return (len(self.sets) + len(self.sites)) * self.cells_of_set + of_all
 
     @property
@@ -542,8 +526,10 @@ class EvaluationQuery(OfModel):
                 f"the terms allow metrics only for these groups of rows: "
                 f"{', '.join((*wanted.sets, *wanted.sites))}",
             )
-        self._check_survival(terms)
-        if self != replace(wanted, times=self.times, risk=self.risk):
+        times = metrics.times_of(self.metrics)
+        if (times is None) != (not self.survival) or (times is not None and not self._has_edges(times)):
+            raise Refused("query-times", "the times or risks of the query are not those of the public grids")
+        if self != replace(wanted, survival=self.survival):
             raise Refused(
                 "query-metrics",
                 "the scores, classes or threshold of the query differ from those of the terms",
@@ -552,16 +538,11 @@ class EvaluationQuery(OfModel):
         if self.weight != known if known else self.weight.bits != evaluating.WEIGHT_BITS:
             raise Refused("query-scale", "the terms do not allow the scale of row weights in the query")
 
-    def _check_survival(self, terms: Terms) -> None:
-        """Raise Refused unless the edges are as `survival` chooses them, so that none isolates a few rows."""
-        due, grid = evaluating.has_survival(terms), survival.time_grid(metrics.times_of(self.metrics))
-        sound = len(self.risk) == 2 * due and (due or not self.times)
-        if due and sound:
-            start, width = self.risk
-            sound = math.frexp(width)[0] == 0.5 and 0.0 < width <= 1.0 and (start / width).is_integer()
-            sound &= bool(np.isin(self.edges, grid).all() and (np.diff(self.edges) > 0).all())
-        if not sound:
-            raise Refused("query-times", "the times or risks of the query are not those of the public grids")
+    def _has_edges(self, times: Float32) -> bool:
+        """Return whether no edge can isolate rows: each is one of `times`, or one of a regular grid."""
+        edges, (start, width, _) = self.by_time
+        is_grid = 0.0 < width <= 1.0 and math.frexp(width)[0] == 0.5 and (start / width).is_integer()
+        return is_grid and bool(np.isin(edges, times).all() and (np.diff(edges) > 0.0).all())
 
 
 OfLabels = MagnitudesQuery | EvaluationQuery | LevelSumsQuery | StartQuery

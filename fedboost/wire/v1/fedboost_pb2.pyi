@@ -460,7 +460,7 @@ class SummaryQuery(_message.Message):
     def __init__(self, numeric: _Optional[int] = ..., levels: _Optional[_Iterable[int]] = ..., classes: _Optional[int] = ..., figures: _Optional[int] = ...) -> None: ...
 
 class EvaluationQuery(_message.Message):
-    __slots__ = ("rows", "metrics", "sets", "sites", "scores", "classes", "threshold", "weight", "caps", "times", "risk")
+    __slots__ = ("rows", "metrics", "sets", "sites", "scores", "classes", "threshold", "weight", "caps", "survival")
     ROWS_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     SETS_FIELD_NUMBER: _ClassVar[int]
@@ -470,8 +470,7 @@ class EvaluationQuery(_message.Message):
     THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     CAPS_FIELD_NUMBER: _ClassVar[int]
-    TIMES_FIELD_NUMBER: _ClassVar[int]
-    RISK_FIELD_NUMBER: _ClassVar[int]
+    SURVIVAL_FIELD_NUMBER: _ClassVar[int]
     rows: int
     metrics: _containers.RepeatedScalarFieldContainer[str]
     sets: _containers.RepeatedScalarFieldContainer[str]
@@ -481,17 +480,14 @@ class EvaluationQuery(_message.Message):
     threshold: float
     weight: Scale
     caps: _containers.RepeatedScalarFieldContainer[float]
-    times: _containers.RepeatedScalarFieldContainer[float]
-    risk: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, rows: _Optional[int] = ..., metrics: _Optional[_Iterable[str]] = ..., sets: _Optional[_Iterable[str]] = ..., sites: _Optional[_Iterable[str]] = ..., scores: _Optional[bool] = ..., classes: _Optional[int] = ..., threshold: _Optional[float] = ..., weight: _Optional[_Union[Scale, _Mapping]] = ..., caps: _Optional[_Iterable[float]] = ..., times: _Optional[_Iterable[float]] = ..., risk: _Optional[_Iterable[float]] = ...) -> None: ...
+    survival: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, rows: _Optional[int] = ..., metrics: _Optional[_Iterable[str]] = ..., sets: _Optional[_Iterable[str]] = ..., sites: _Optional[_Iterable[str]] = ..., scores: _Optional[bool] = ..., classes: _Optional[int] = ..., threshold: _Optional[float] = ..., weight: _Optional[_Union[Scale, _Mapping]] = ..., caps: _Optional[_Iterable[float]] = ..., survival: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class MagnitudesQuery(_message.Message):
-    __slots__ = ("metrics", "survival")
+    __slots__ = ("metrics",)
     METRICS_FIELD_NUMBER: _ClassVar[int]
-    SURVIVAL_FIELD_NUMBER: _ClassVar[int]
     metrics: _containers.RepeatedScalarFieldContainer[str]
-    survival: bool
-    def __init__(self, metrics: _Optional[_Iterable[str]] = ..., survival: _Optional[bool] = ...) -> None: ...
+    def __init__(self, metrics: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class BinCountsQuery(_message.Message):
     __slots__ = ("sizes", "score", "rounds")
