@@ -43,7 +43,6 @@ class RiskGrid(NamedTuple):
         return out
 
 
-Rows = tuple[Objective, Float64, Float32]
 FIRST_GRID = RiskGrid(-64.0, 2.0**-5, 1 << 12)
 MAX_TIMES = 128
 """Maximum number of edges of times, besides chosen ones."""
@@ -62,31 +61,36 @@ def risk_grid(counts: Int64, unit: int) -> RiskGrid:
     return RiskGrid(math.floor(first / width) * width, width)
 
 
-def survival_counts(rows: Rows, edges: Float32, grid: RiskGrid) -> Int64:
+def survival_counts(risk: Float64, label: Float32, edges: Float32, grid: RiskGrid) -> Int64:
     """Count rows with a known time of their event or of their censoring.
 
     Args:
-        rows: their objective, margins, and labels, float32 [2, rows]: lower and upper bounds of times.
+        risk: predicted risk of each row.
+        label: float32 [2, rows], lower and upper bounds of times.
         edges: between the bins of times; a bin includes its upper end.
         grid: cells of risks.
 
     Returns:
         int64 [edges + 1, 2, grid.cells], rows by time, event (0: censored, 1: event) and risk.
     """
-    loss, margin, (lower, upper) = rows
-    shape = edges.size + 1, 2, grid.cells
+    (lower, upper), shape = label, (edges.size + 1, 2, grid.cells)
     is_event = lower == upper
     known = is_event | ((upper == math.inf) & (lower > 0.0))
-    place = np.searchsorted(edges, lower), is_event.astype(np.int64), grid.cell_of(loss.risk_sign * margin)
+    place = np.searchsorted(edges, lower), is_event.astype(np.int64), grid.cell_of(risk)
     index = np.ravel_multi_index(tuple(each[known] for each in place), shape)
     return np.bincount(index, minlength=math.prod(shape)).astype(np.int64).reshape(shape)
 
 
-def first_counts(rows: Rows, edges: Float32) -> Int64:
+def counts_by_time(label: Float32, edges: Float32) -> Int64:
+    """Count events, and all rows with a known time, by time: int64 [2, edges + 1]."""
+    counts = survival_counts(np.zeros(label.shape[1]), label, edges, RiskGrid(0.0, 1.0, 1))[..., 0]
+    return np.array([counts[:, 1], counts.sum(axis=1)])
+
+
+def first_counts(risk: Float64, label: Float32, edges: Float32) -> Int64:
     """Count events by time, int64 [edges + 1], then rows by cell of FIRST_GRID."""
-    by_time = survival_counts(rows, edges, RiskGrid(0.0, 1.0, 1))[:, 1, 0]
-    by_risk = survival_counts(rows, edges[:0], FIRST_GRID).sum(axis=(0, 1))
-    return np.concatenate([by_time, by_risk])
+    by_risk = survival_counts(risk, label, edges[:0], FIRST_GRID).sum(axis=(0, 1))
+    return np.concatenate([counts_by_time(label, edges)[0], by_risk])
 
 
 # ---- Figures --------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 
 from fedboost.boosting.programs.rounding import part, unit_of
+from fedboost.boosting.programs.survival import coarse_by_time
 from fedboost.boosting.programs.tasks import encoded, numbers_of
 from fedboost.boosting.queries import Query
 from fedboost.boosting.queries.columns import BinCountsQuery, QuantileQuery, RangeQuery, SummaryQuery
@@ -226,8 +227,15 @@ def magnitudes(query: MagnitudesQuery, gradients: Gradients, rows: tuple[int, in
     everybody, times = np.ones(rows[0], np.bool_), query.times
     parts = [np.array(rows), gradients.sum_rows(count, everybody)]
     if times is not None:
-        parts.append(gradients.sum_rows(lambda *row: survival.first_counts(row[:3], times), everybody))
+        first = partial(_by_risk, partial(survival.first_counts, edges=times))
+        parts.append(gradients.sum_rows(first, everybody))
     return np.concatenate(parts)
+
+
+def _by_risk(
+    count: Callable[..., Int64], loss: Objective, margin: Float64, label: Float32, weights: Float32
+) -> Int64:
+    return count(loss.risk_sign * margin, label).reshape(-1)
 
 
 def measured(
@@ -254,8 +262,8 @@ def measured(
     if query.classes:
         counts.append(lambda _, margin, label, w: metrics.count_classes(margin, label, query.classes))
     if query.survival:
-        cells = query.by_time
-        counts.append(lambda *row: survival.survival_counts(row[:3], *cells).reshape(-1))
+        edges, grid = query.by_time
+        counts.append(partial(_by_risk, partial(survival.survival_counts, edges=edges, grid=grid)))
     return np.concatenate([*parts, *(gradients.sum_rows(count, everybody) for count in counts)])
 
 
@@ -300,7 +308,10 @@ class SummaryHolder(RowsHolder):
         parts = [np.array([self.rows, *numeric], np.int64)]
         parts += self._threads.each(lambda pair: _by_level(*pair), levels)
         label = self._shard.label.astype(np.int64) if classes else np.zeros(0, np.int64)
-        return np.concatenate([*parts, np.bincount(label, minlength=classes)[:classes]])
+        parts.append(np.bincount(label, minlength=classes)[:classes])
+        if query.times:
+            parts.extend(survival.counts_by_time(self._shard.label, survival.time_grid()))
+        return np.concatenate(parts)
 
 
 def described(query: SummaryQuery, terms: Terms, name: str, shard: Shard, threads: Threads) -> Int64:
@@ -333,7 +344,10 @@ def described(query: SummaryQuery, terms: Terms, name: str, shard: Shard, thread
     parts += map(told, np.bincount(codes, minlength=query.classes).tolist())
     numbers = dict(zip(gridded_here, map(encoded, numbers_of(terms, rows, quantiles)), strict=True))
     nothing = np.zeros(query.SIZE, np.int64)
-    return np.concatenate([parts, *(numbers.get(column, nothing) for column in gridded(terms))])
+    by_time = np.zeros((2, query.times), np.int64)
+    if has_label and query.times:
+        by_time = coarse_by_time(survival.counts_by_time(shard.label, survival.time_grid()), terms, rows)
+    return np.concatenate([parts, *(numbers.get(column, nothing) for column in gridded(terms)), *by_time])
 
 
 def count_ranges(query: RangeQuery, columns: Sequence[Column], terms: Terms, threads: Threads) -> Int64:

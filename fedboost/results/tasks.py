@@ -245,6 +245,7 @@ class Column(Part):
             quantile.
         constant: True if all values are equal.
         gap: interval between two groups of values, if they are so far apart that their units may differ.
+        survival: curve of all rows, if the label is a survival time.
     """
 
     name: str
@@ -255,6 +256,7 @@ class Column(Part):
     quantiles: dict[str, Interval | None] = Field(default={})
     constant: Annotated[bool, Strict()] = False
     gap: Interval | None = None
+    survival: SurvivalCurve | None = None
 
     @field_validator("gap")
     @classmethod
@@ -323,6 +325,7 @@ class Description(Result):
                 and {"missing", *(["undeclared"] if own is not None else [])} <= each.model_fields_set
                 for each, (name, own) in zip(self.columns, levels.items(), strict=True)
             )
+            and (self.label.survival is not None) == (is_exact and terms.objective.loss.risk_sign != 0)
             and self.label.fits(schema.label, None if told and not classes else classes, is_exact)
         )
 

@@ -549,6 +549,10 @@ def _label(label: Column, rows: int) -> Iterator[Block]:
         yield Table(f"Rows by {label.name}", ["label", "rows", "share"], lines)
     elif label.is_numeric:
         yield _quantiles(f"Quantiles of {label.name}", [label], rows)
+    elif label.survival is not None:
+        curve = label.survival
+        yield Lines("Kaplan-Meier curve", [survival_line(curve)], label.name, "share without an event")
+        yield survival_table([curve], [])
     else:
         yield note(f"The values of {label.name} are left out.")
 

@@ -18,13 +18,15 @@ from fedboost.boosting.programs.rounding import (
     rows_of_bin,
     rows_of_group,
     step_of,
+    unit_of,
     with_ties,
 )
 from fedboost.fixedpoint import Float32, Int64
 from fedboost.gbdt.drift import runs
 from fedboost.gbdt.metrics import OfSurvival, metric_of
 from fedboost.gbdt.objectives.objective import Objective
-from fedboost.gbdt.survival import MAX_TIMES, SurvivalTable
+from fedboost.gbdt.survival import MAX_TIMES, SurvivalTable, time_grid
+from fedboost.terms.terms import Terms
 
 Figures = dict[str, Any]
 GROUPS = "all", "low", "middle", "high"
@@ -69,6 +71,23 @@ def curve(name: str, edges: Float32, events: Int64, left: Int64, told: int, unit
         at_risk -= lost
         points.append({"time": float(f"{edge:.7g}"), "at_risk": at_risk, "survival": rounded(share)})
     return {"name": name, "rows": told, "events": nearest(int(events.sum()), unit), "points": points}
+
+
+def coarse_by_time(counts: Int64, terms: Terms, rows: int) -> Int64:
+    """Round `survival.counts_by_time`. A second call changes nothing. rows: number of all rows."""
+    unit = unit_of(terms.evaluation.min_count)
+    totals = None, part(int(counts[1].sum()), rows, unit)
+    told = (coarse(each.tolist(), unit, total) for each, total in zip(counts, totals, strict=True))
+    return np.array([each or [0] * counts.shape[1] for each in told], np.int64)
+
+
+def described(counts: Int64, terms: Terms, rows: int) -> Figures:
+    """Return the curve of all rows from `survival.counts_by_time`, which may be rounded."""
+    unit, (events, left) = unit_of(terms.evaluation.min_count), coarse_by_time(counts, terms, rows)
+    edges = np.array(time_edges(time_grid(), events, (), unit), np.float32)
+    ends = np.append(np.searchsorted(time_grid(), edges), -1)
+    events, left = (np.diff(np.cumsum(each)[ends], prepend=0) for each in (events, left))
+    return curve(GROUPS[0], edges, events, left, int(left.sum()), unit)
 
 
 def curves(table: SurvivalTable, rows: int, unit: int) -> list[Figures]:

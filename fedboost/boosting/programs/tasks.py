@@ -165,9 +165,13 @@ def describe(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
             f"missing values or of rows with a level",
         )
     require_enough(terms, rows)
+    by_time = total[query.cells - 2 * query.times :].reshape(2, -1)
+    if by_time.size and not by_time[0].sum() <= by_time[1].sum() <= rows:
+        raise PeerError("sums-inconsistent", "the counts of events do not fit the number of rows")
     if query.figures:
-        numbers = [*map(decoded, total[query.counts :].reshape(-1, query.SIZE))]
-        return Outcome(no_model(terms), _summary(terms, rows, missing, numbers, levels, classes))
+        figures = total[query.counts : query.cells - 2 * query.times]
+        numbers = [*map(decoded, figures.reshape(-1, query.SIZE))]
+        return Outcome(no_model(terms), _summary(terms, rows, missing, numbers, levels, classes, by_time))
     if any(sum(each) != rows for each in (*levels, *filter(None, [classes]))):
         raise PeerError("sums-inconsistent", f"the counts of a column do not sum to {rows} rows")
     quantiles = Quantiles(terms.histograms.max_bin, rows, len(tasks.gridded(terms)))
@@ -180,7 +184,8 @@ def describe(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
     told = partial(part, total=rows, unit=unit_of(terms.evaluation.min_count))
     levels, classes = [[*map(told, each)] for each in levels], [*map(told, classes)]
     numbers = numbers_of(terms, rows, quantiles)
-    return Outcome(no_model(terms), _summary(terms, rows, [*map(told, missing)], numbers, levels, classes))
+    missing = [*map(told, missing)]
+    return Outcome(no_model(terms), _summary(terms, rows, missing, numbers, levels, classes, by_time))
 
 
 def _summary(
@@ -190,6 +195,7 @@ def _summary(
     numbers: list[dict[str, Any]],
     levels: list[list[int]],
     classes: list[int],
+    by_time: Int64,
 ) -> dict[str, Any]:
     """Return the result as JSON values, as documented in docs/lifecycle.md. All counts are as published."""
     schema = terms.columns
@@ -202,6 +208,8 @@ def _summary(
         label["levels"] = dict(zip(tasks.class_names(terms), classes, strict=True))
     elif len(numbers) > len(schema.numeric):
         label |= numbers[-1]
+    elif by_time.size:
+        label["survival"] = survival.described(by_time, terms, rows)
     return {"rows": rows, "min_count": terms.evaluation.min_count, "columns": columns, "label": label}
 
 
