@@ -283,7 +283,8 @@ def test_on_the_rows_of_a_training_it_is_the_metric_of_its_last_round(objective)
     table = table.append_column("stars", pa.array(np.digitize(TABLE["age"].to_numpy(), [40, 50, 60])))
     tables = {name: table.filter(pa.array(place % 3 == n)) for n, name in enumerate("abc")}
     result = fb.simulate(terms(**{"objective": objective, **OBJECTIVES[objective]}), tables)
-    known = fb.evaluate(result.model, tables, min_count=1).metrics
+    known = dict(fb.evaluate(result.model, tables, min_count=1).metrics)
+    known.pop("cindex", None)  # not computed in rounds
     last = result.model.rounds[-1]
     assert {name: float(f"{value:.4g}") for name, value in known.items()} == {n: last[n] for n in known}
 

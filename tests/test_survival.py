@@ -10,12 +10,16 @@ from raised import raised
 
 import fedboost as fb
 from fedboost.boosting.programs.survival import GROUPS
+from fedboost.boosting.programs.tasks import measuring_query, summary_of
 from fedboost.boosting.queries.labels import EvaluationQuery, MagnitudesQuery
 from fedboost.errors import ConfigError, Refused
 from fedboost.fixedpoint import UNIT
 from fedboost.gbdt import survival
+from fedboost.gbdt.gradients import Gradients
 from fedboost.gbdt.metrics import is_at_threshold
 from fedboost.gbdt.objectives.built_in import AcceleratedFailureTime
+from fedboost.gbdt.threads import Threads
+from fedboost.holders.other_tasks import magnitudes, measured
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.tasks import evaluation_terms, read_terms, terms_to_toml
 from fedboost.views.approval import summary as approval
@@ -73,6 +77,16 @@ def expected(model, table, at=AT):
     return found
 
 
+def check(points, time, event):
+    ends = [point["time"] for point in points]
+    assert len(ends) >= 20
+    exact = reference.of_bins(time, event, ends), reference.kaplan_meier(time, event, ends)
+    for point, of_bins, of_times in zip(points, *exact, strict=True):
+        assert point["survival"] == float(f"{of_bins:.4g}")
+        assert abs(point["survival"] - of_times) < 0.01 or point["at_risk"] < 50
+        assert point["at_risk"] == (time > point["time"]).sum()
+
+
 def curve(summary, name):
     (found,) = (each for each in summary["survival"] if each["name"] == name)
     return found
@@ -98,24 +112,17 @@ def test_they_are_the_same_for_every_partition(model):
             assert found == whole
 
 
-def test_curves_are_kaplan_meier_estimates_at_the_ends_of_bins(model):
-    """With exact counts they equal the estimate for times rounded up to those ends. Times of up to 100 days
-    need no rounding."""
-    table = people(scale=30.0)
+def test_curves_are_those_of_the_pooled_rows_at_the_ends_of_bins(model):
+    """With exact counts they equal the estimate for times in bins, and are near to that of single times."""
+    table = people()
     time, event, _ = columns_of(table)
     summary = fb.evaluate(model, among(3, table), min_count=1).summary
     every = curve(summary, "all")
-    ends = [point["time"] for point in every["points"]]
-    rounded = np.array(ends)[np.searchsorted(ends, np.minimum(time, ends[-1]))]
-    beyond = time > ends[-1]
-    rounded[beyond] = time[beyond]
-    for point, share in zip(every["points"], reference.kaplan_meier(rounded, event, ends), strict=True):
-        assert point["survival"] == float(f"{share:.4g}")
-        assert point["at_risk"] == (time > point["time"]).sum()
+    check(every["points"], time, event)
     assert (every["rows"], every["events"]) == (time.size, event.sum())
     thirds = [curve(summary, name) for name in GROUPS[1:]]
     assert sum(each["rows"] for each in thirds) == time.size
-    at = [each["points"][20]["survival"] for each in thirds]
+    at = [each["points"][15]["survival"] for each in thirds]
     assert at[0] > at[1] > at[2]
 
 
@@ -240,15 +247,10 @@ def test_a_query_with_other_times_is_refused(model):
 
 
 def test_a_description_has_the_curve_of_all_rows(model):
-    table = people(scale=30.0)
+    table = people()
     time, event, _ = columns_of(table)
     exact = fb.describe(terms(), among(3, table), min_count=1)
-    curve = exact.label.survival
-    ends = [point.time for point in curve.points]
-    rounded = np.append(ends, np.inf)[np.searchsorted(ends, time)]
-    for point, share in zip(curve.points, reference.kaplan_meier(rounded, event, ends), strict=True):
-        assert point.survival == float(f"{share:.4g}")
-        assert point.at_risk == (time > point.time).sum()
+    check(exact.label.survival.model_dump()["points"], time, event)
     coarse = fb.describe(terms(), among(3, table))
     assert coarse.label.survival.points == fb.describe(terms(), among(1, table)).label.survival.points
     for point in coarse.label.survival.points:
@@ -275,3 +277,32 @@ def test_by_columns_the_figures_are_those_of_one_table():
     assert {**found, "shares": None} == {**whole, "shares": None}
     description = fb.describe(agreed, tables)
     assert description.label.survival == fb.describe(pooled, {"all": table}).label.survival
+
+
+def published(agreed, table, risk):
+    """What an analyst receives of a model that gives the rows these risks."""
+    label = np.array([table["time"], table["until"]], np.float32)
+    gradients = Gradients(agreed.objective.loss, label, np.ones(risk.size, np.float32), None, Threads(1))
+    gradients.margin[:] = -risk
+    first = MagnitudesQuery(agreed.metrics)
+    query = measuring_query(agreed, first, risk.size, magnitudes(first, gradients, (risk.size, 0, 0)))
+    return summary_of(agreed, query, measured(query, gradients, risk.size))
+
+
+@pytest.mark.slow
+def test_crafted_models_read_few_rows(model):
+    """Each session moves one more row into the group with a low risk. A change in the group's curve is due to
+    this row alone."""
+    agreed, read = evaluation_terms(model, at=AT), []
+    for seed in range(5):
+        table = people(400, seed=seed)
+        before, changed = {}, 0
+        for moved in range(21):
+            risk = np.repeat([0.0, 5.0, 10.0], [140 + moved, 130, 130 - moved])
+            low = curve(published(agreed, table, risk), "low")
+            told = {point["time"]: (point["at_risk"], point["survival"]) for point in low["points"]}
+            of_old = [(before[time], told[time]) for time in told if time > 0 and time in before]
+            changed += any(old != new for old, new in of_old)
+            before = told
+        read.append(changed)
+    assert max(read) <= 8, read

@@ -8,7 +8,7 @@ the same for all models and rows."""
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
@@ -19,10 +19,10 @@ from fedboost.fixedpoint import Float32, Float64, Int64, Scale
 from fedboost.gbdt.kernels import objectives as kernels
 from fedboost.gbdt.kernels.histogram import LIMB_BITS, LIMBS, LIMBS_FROM, add_limbs, sum_units
 from fedboost.gbdt.objectives.built_in import AcceleratedFailureTime, PseudoHuber, Ranking
-from fedboost.gbdt.objectives.objective import Objective
+from fedboost.gbdt.objectives.objective import MAX_LABEL, Objective
 from fedboost.gbdt.objectives.registry import Trials
 from fedboost.gbdt.sampling import Mask
-from fedboost.gbdt.survival import time_grid
+from fedboost.gbdt.survival import public_times, time_grid
 
 METRIC_BITS = 32
 
@@ -430,8 +430,8 @@ METRICS: dict[str, Metric] = {
 SHAPES: dict[str, tuple[Callable[[float], Metric], float, float]] = {
     "error": (Error, 0.0, 1.0),
     "tweedie-nloglik": (lambda power: Mean(tweedie_losses(power)), 1.0, 2.0),
-    "auc": (OfSurvival, 0.0, math.inf),
-    "brier": (lambda time: OfSurvival(time, grows=False), 0.0, math.inf),
+    "auc": (OfSurvival, 1.0 / MAX_LABEL, MAX_LABEL),
+    "brier": (lambda time: OfSurvival(time, grows=False), 1.0 / MAX_LABEL, MAX_LABEL),
 }
 """Metrics whose name has a parameter after an @, and the open interval in which the parameter must lie."""
 
@@ -482,7 +482,7 @@ def is_at_threshold(name: str) -> bool:
     The terms can contain any such number. The difference between two such metrics is then a sum over only the
     rows between the two numbers, and there may be few such rows."""
     if (time := time_of(name)) is not None:
-        return time > 0.0 and np.float32(time) not in time_grid()
+        return time > 0.0 and np.float32(time) not in public_times()
     return "@" in name and metric_of(name) != Error()
 
 
@@ -501,14 +501,19 @@ def fits(name: str, objective: Objective | type[Objective]) -> bool:
 def time_of(name: str) -> float | None:
     """Return t of auc@t and brier@t, 0 for the C-index, and None for metrics not about survival times."""
     metric = metric_of(name)
-    return metric.time if isinstance(metric, OfSurvival) else None
+    return float(np.float32(metric.time)) if isinstance(metric, OfSurvival) else None
 
 
-def times_of(names: Iterable[str]) -> Float32 | None:
+def times_of(names: Sequence[str]) -> Float32 | None:
     """Return the times by which rows are counted to compute these metrics, including t of auc@t: float32,
     increasing. Returns None if none of them is about survival times."""
-    found = [time for time in map(time_of, names) if time is not None]
-    return time_grid(tuple(found)) if found else None
+    is_due = any(time_of(name) is not None for name in names)
+    return time_grid(chosen_times(names)) if is_due else None
+
+
+def chosen_times(names: Sequence[str]) -> tuple[float, ...]:
+    """Return the times in names such as auc@365."""
+    return tuple(time for name in names if (time := time_of(name)))
 
 
 def own_name(name: str) -> str:

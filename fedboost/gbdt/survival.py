@@ -5,6 +5,7 @@ rows, whose times and risks are not rounded to cells. Rows whose time is only kn
 are not counted."""
 
 import math
+from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple
 
@@ -15,16 +16,30 @@ from fedboost.gbdt.objectives.objective import MAX_LABEL, Objective
 
 # ---- Cells of times and of risks ------------------------------------------------------------------------
 
-_DIGITS = *range(100, 200, 5), *range(200, 400, 10), *range(400, 1000, 20), *range(450, 1000, 100)
+_PUBLIC = 100, 120, 150, 180, 200, 240, 300, 360, 400, 420, 480, 500, 540, 600, 700, 720, 800, 840, 900, 960
+_FINE = *range(100, 200, 2), *range(200, 400, 5), *range(400, 1000, 10)
+
+
+@cache
+def public_times() -> Float32:
+    """Return the times at which curves have points: round numbers and whole years in days, float32,
+    increasing. They are the same for all rows, so that no two of them isolate rows."""
+    return np.union1d(_times(_PUBLIC), np.arange(365, 365 * 41, 365, dtype=np.float32))
 
 
 @cache
 def time_grid(chosen: tuple[float, ...] = ()) -> Float32:
-    """Return the times that may be edges, float32, increasing: round numbers, 2 to 5 percent apart, whole
-    years in days, and chosen times. They are the same for all rows, so that no two edges isolate rows."""
-    digits = [float(f"{number}e{power}") for power in range(-21, 18) for number in _DIGITS]
-    times = np.array([*digits, *range(365, 365 * 41, 365), *chosen], np.float32)
-    return np.unique(times[(times >= 1.0 / MAX_LABEL) & (times <= MAX_LABEL)])
+    """Return all times that may separate rows: public times, finer ones, and chosen ones; float32,
+    increasing."""
+    times = np.union1d(np.union1d(public_times(), _times(_FINE)), np.array(chosen, np.float32))
+    return times[(times > 0.0) & (times <= MAX_LABEL)]
+
+
+def _times(digits: Iterable[int]) -> Float32:
+    times = np.array(
+        [float(f"{number}e{power}") for power in range(-21, 18) for number in digits], np.float32
+    )
+    return times[(times >= 1.0 / MAX_LABEL) & (times <= MAX_LABEL)]
 
 
 class RiskGrid(NamedTuple):
@@ -45,7 +60,7 @@ class RiskGrid(NamedTuple):
 
 FIRST_GRID = RiskGrid(-64.0, 2.0**-5, 1 << 12)
 MAX_TIMES = 128
-"""Maximum number of edges of times, besides chosen ones."""
+"""Maximum number of public, and of finer times that separate rows in one table."""
 
 
 def risk_grid(counts: Int64, unit: int) -> RiskGrid:

@@ -310,7 +310,7 @@ class SummaryHolder(RowsHolder):
         label = self._shard.label.astype(np.int64) if classes else np.zeros(0, np.int64)
         parts.append(np.bincount(label, minlength=classes)[:classes])
         if query.times:
-            parts.extend(survival.counts_by_time(self._shard.label, survival.time_grid()))
+            parts.extend(survival.counts_by_time(self._shard.label, survival.public_times()))
         return np.concatenate(parts)
 
 
@@ -346,7 +346,7 @@ def described(query: SummaryQuery, terms: Terms, name: str, shard: Shard, thread
     nothing = np.zeros(query.SIZE, np.int64)
     by_time = np.zeros((2, query.times), np.int64)
     if has_label and query.times:
-        by_time = coarse_by_time(survival.counts_by_time(shard.label, survival.time_grid()), terms, rows)
+        by_time = coarse_by_time(survival.counts_by_time(shard.label, survival.public_times()), terms, rows)
     return np.concatenate([parts, *(numbers.get(column, nothing) for column in gridded(terms)), *by_time])
 
 

@@ -10,8 +10,9 @@ import numpy as np
 from fedboost.errors import ConfigError, quoted
 from fedboost.fixedpoint import Int64, Scale, bound_exponent
 from fedboost.gbdt.drift import Bins
-from fedboost.gbdt.metrics import AUC_AT, BRIER_AT, bins
+from fedboost.gbdt.metrics import AUC_AT, BRIER_AT, CINDEX, bins
 from fedboost.gbdt.objectives.objective import LabelKind
+from fedboost.gbdt.survival import MAX_TIMES
 from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
 from fedboost.terms.hiding import Hiding
@@ -176,6 +177,8 @@ def rows_readable(terms: Terms) -> int:
     sets = 1 + len(sites_of(terms)) + sum(map(len, level_sets(terms).values()))
     of_set = 1 + len(terms.metrics) + (_FIGURES_OF_TWO_CLASSES if is_binary(terms) else 0)
     figures = sets * of_set + class_count(terms) ** 2
+    if CINDEX in terms.metrics:  # points of four curves
+        figures += 8 * (MAX_TIMES + len(terms.metrics))
     if is_binary(terms):
         figures += 1 + _FIGURES_OF_A_BIN * bins(terms.evaluation.threshold)
     return _BITS_OF_FIGURE * figures

@@ -25,7 +25,7 @@ from fedboost.fixedpoint import Float32, Int64
 from fedboost.gbdt.drift import runs
 from fedboost.gbdt.metrics import OfSurvival, metric_of
 from fedboost.gbdt.objectives.objective import Objective
-from fedboost.gbdt.survival import MAX_TIMES, SurvivalTable, time_grid
+from fedboost.gbdt.survival import MAX_TIMES, SurvivalTable, public_times
 from fedboost.terms.terms import Terms
 
 Figures = dict[str, Any]
@@ -34,25 +34,42 @@ GROUPS = "all", "low", "middle", "high"
 
 
 def time_edges(times: Float32, events: Int64, chosen: Sequence[float], unit: int) -> list[float]:
-    """Choose at most MAX_TIMES edges, between which lie at least one unit of events, as rounded.
+    """Choose the edges by which rows are counted: public times, with at least `rows_of_bin` events between
+    them, chosen times, and finer times with at least one unit of events between them.
 
     Args:
-        times: times to choose from.
+        times: `survival.time_grid`.
         events: int64 [times + 1], number of events until each time, and after the last.
         chosen: times that are edges in any case.
         unit: unit to which counts are rounded.
     """
-    told = np.array(coarse(events.tolist(), unit) or [0], np.int64)
-    groups = runs(told, max(unit, -(-int(told.sum()) // MAX_TIMES)), empty=False) if told.any() else []
-    ends = [max(place for place in group if told[place]) for group in groups]
-    edges: list[float] = np.union1d(times[[end for end in ends if end < times.size]], chosen).tolist()
+    fine = np.setdiff1d(times, np.union1d(public_times(), chosen))
+    grids = (public_times(), rows_of_bin(unit)), (fine, unit)
+    found = [_merged(grid, times, events, least, unit) for grid, least in grids]
+    edges: list[float] = np.unique(np.concatenate([*found, np.array(chosen, np.float32)])).tolist()
     return edges
 
 
-def curve(name: str, edges: Float32, events: Int64, left: Int64, told: int, unit: int) -> Figures:
-    """Return the Kaplan-Meier curve of a group of rows, as JSON values.
+def _merged(grid: Float32, times: Float32, events: Int64, least: int, unit: int) -> Float32:
+    """Return at most MAX_TIMES times of a grid, between which lie at least `least` events, as rounded."""
+    counts = _regrouped(events, times, grid)
+    told = np.array(coarse(counts.tolist(), unit, int(counts.sum()) // unit * unit) or [0], np.int64)
+    places = np.flatnonzero(told[:-1])  # not after the last time
+    groups = runs(told[places], max(least, -(-int(told.sum()) // MAX_TIMES)), empty=False)
+    return grid[[places[group[-1]] for group in groups]]
 
-    The curve ends where fewer than `rows_of_bin` rows are at risk.
+
+def _regrouped(counts: Int64, times: Float32, some: Float32) -> Int64:
+    """Return counts by bins between some of the times instead of all: int64 [some + 1]."""
+    until = np.cumsum(counts)[np.searchsorted(times, some)]
+    return np.diff(np.append(until, counts.sum()), prepend=0)
+
+
+def curve(name: str, edges: Float32, events: Int64, left: Int64, told: int, unit: int) -> Figures:
+    """Return the survival curve of a group of rows, as JSON values.
+
+    It is the Kaplan-Meier estimate for times in bins: rows that are censored in a bin are at risk during half
+    of it. It ends where fewer than `rows_of_bin` rows are at risk.
 
     Args:
         name: name of the group.
@@ -67,7 +84,7 @@ def curve(name: str, edges: Float32, events: Int64, left: Int64, told: int, unit
     for edge, died, lost in zip(edges.tolist(), deaths or [0] * left.size, gone, strict=False):
         if at_risk < rows_of_bin(unit):
             break
-        share *= 1.0 - min(died / at_risk, 1.0)
+        share *= 1.0 - min(died / (at_risk - max(lost - died, 0) / 2), 1.0)
         at_risk -= lost
         points.append({"time": float(f"{edge:.7g}"), "at_risk": at_risk, "survival": rounded(share)})
     return {"name": name, "rows": told, "events": nearest(int(events.sum()), unit), "points": points}
@@ -82,32 +99,45 @@ def coarse_by_time(counts: Int64, terms: Terms, rows: int) -> Int64:
 
 
 def described(counts: Int64, terms: Terms, rows: int) -> Figures:
-    """Return the curve of all rows from `survival.counts_by_time`, which may be rounded."""
-    unit, (events, left) = unit_of(terms.evaluation.min_count), coarse_by_time(counts, terms, rows)
-    edges = np.array(time_edges(time_grid(), events, (), unit), np.float32)
-    ends = np.append(np.searchsorted(time_grid(), edges), -1)
-    events, left = (np.diff(np.cumsum(each)[ends], prepend=0) for each in (events, left))
+    """Return the curve of all rows. counts: `survival.counts_by_time` at public times, which may be rounded;
+    rows: number of all rows."""
+    unit, times, told = (
+        unit_of(terms.evaluation.min_count),
+        public_times(),
+        coarse_by_time(counts, terms, rows),
+    )
+    edges = _merged(times, times, told[0], rows_of_bin(unit), unit)
+    events, left = (_regrouped(each, times, edges) for each in told)
     return curve(GROUPS[0], edges, events, left, int(left.sum()), unit)
 
 
-def curves(table: SurvivalTable, rows: int, unit: int) -> list[Figures]:
-    """Return the curves of GROUPS, or only of all rows if there are too few. rows: number of all rows, also
-    of those that are not in the table; unit: unit to which counts are rounded."""
+def curves(table: SurvivalTable, chosen: Sequence[float], rows: int, unit: int) -> list[Figures]:
+    """Return the curves of GROUPS, or only of all rows if there are too few.
+
+    Args:
+        table: counts of the rows with a known time.
+        chosen: times at which curves have points, besides public times.
+        rows: number of all rows.
+        unit: unit to which counts are rounded.
+    """
+    edges = np.intersect1d(table.edges, np.union1d(public_times(), chosen)).astype(np.float32)
+
+    def of_group(name: str, counts: Int64, told: int) -> Figures:
+        by_time = counts[:, 1].sum(axis=1), counts.sum(axis=(1, 2))
+        events, left = (_regrouped(each, table.edges, edges) for each in by_time)
+        return curve(name, edges, events, left, told, unit)
+
     told = part(int(table.left.sum()), rows, unit)
-    every = curve(GROUPS[0], table.edges, table.events, table.left, told, unit)
-    whole = nearest(told, unit)
-    by_risk = coarse(table.counts.sum(axis=(0, 1)).tolist(), unit, whole) or [0]
-    until = [*accumulate(by_risk)]
+    every, whole = of_group(GROUPS[0], table.counts, told), nearest(told, unit)
+    until = [*accumulate(coarse(table.counts.sum(axis=(0, 1)).tolist(), unit, whole) or [0])]
     ends = [
         next(place + 1 for place, own in enumerate(until) if 3 * own >= third * whole) for third in (1, 2)
     ]
     thirds = [table.counts[:, :, low:high] for low, high in pairwise([0, *ends, table.grid.cells])]
     sizes = coarse([int(each.sum()) for each in thirds], unit, whole) or [0]
-    if min(sizes) < rows_of_group(unit):
-        return [every]
-    parts = ((each[:, 1].sum(axis=1), each.sum(axis=(1, 2))) for each in thirds)
-    named = zip(GROUPS[1:], parts, sizes, strict=True)
-    return [every, *(curve(name, table.edges, *counts, size, unit) for name, counts, size in named)]
+    return (
+        [every, *map(of_group, GROUPS[1:], thirds, sizes)] if min(sizes) >= rows_of_group(unit) else [every]
+    )
 
 
 def figure(name: str, loss: Objective, table: SurvivalTable, unit: int) -> tuple[float | None, float | None]:

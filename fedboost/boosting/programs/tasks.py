@@ -443,9 +443,8 @@ def measuring_query(terms: Terms, query: MagnitudesQuery, rows: int, counts: Int
     events, risks = np.split(counts[query.exponents :], [times.size + 1])
     if not 0 <= events.sum() <= risks.sum() <= rows or min(events.min(), risks.min()) < 0:
         raise PeerError("sums-inconsistent", "the counts of events do not fit the number of rows")
-    chosen = [time for time in map(metrics.time_of, query.metrics) if time]
-    cells = risk_grid(risks, unit)
-    return replace(found, survival=(*cells[:2], *survival.time_edges(times, events, chosen, unit)))
+    edges = survival.time_edges(times, events, metrics.chosen_times(query.metrics), unit)
+    return replace(found, survival=(*risk_grid(risks, unit)[:2], *edges))
 
 
 def summary_of(terms: Terms, query: EvaluationQuery, total: Int64) -> Figures:
@@ -642,7 +641,8 @@ class _Sums:
         if query.survival:
             edges, grid = query.by_time
             table = SurvivalTable(self._of_all.reshape(-1, 2, grid.cells), edges, grid)
-            out["survival"] = survival.curves(table, query.rows, self._unit)
+            chosen = metrics.chosen_times(query.metrics)
+            out["survival"] = survival.curves(table, chosen, query.rows, self._unit)
             about = terms.objective.loss, table, self._unit
             found = {n: survival.figure(n, *about) for n in query.metrics if metrics.time_of(n) is not None}
             for place, key in enumerate(("metrics", "resolution")):

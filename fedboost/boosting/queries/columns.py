@@ -28,7 +28,7 @@ from fedboost.gbdt.cut_points import (
 )
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.objectives.objective import LabelKind
-from fedboost.gbdt.survival import time_grid
+from fedboost.gbdt.survival import public_times
 from fedboost.protocol.contracts import Bound, Only
 from fedboost.terms.columns import MAX_CLASSES
 from fedboost.terms.hiding import BINS, CUT_POINTS, ROWS, SUMMARY
@@ -330,7 +330,7 @@ class SummaryQuery(Stateless, BaseQuery):
         classes = max(2, terms.objective.num_class or 0) if loss.label_kind is LabelKind.CLASS else 0
         figures = len(gridded(terms)) if terms.blocks else 0
         has_times = terms.objective.loss.risk_sign != 0 and terms.noise is None
-        times = time_grid().size + 1 if has_times else 0
+        times = public_times().size + 1 if has_times else 0
         return cls(len(columns.numeric), tuple(columns.category_counts), classes, figures, times)
 
     @property

@@ -10,6 +10,16 @@ def kaplan_meier(time, event, at):
     return np.array([np.prod([f for f, t in zip(factors, times, strict=True) if t <= end]) for end in at])
 
 
+def of_bins(time, event, ends):
+    """The estimate for times in bins between the ends: the censored are at risk during half of one."""
+    share, out = 1.0, []
+    for low, high in zip([-np.inf, *ends[:-1]], ends, strict=True):
+        here = (time > low) & (time <= high)
+        share *= 1 - (event & here).sum() / max((time > low).sum() - (~event & here).sum() / 2, 1)
+        out.append(share)
+    return np.array(out)
+
+
 def concordance(time, event, risk):
     """Harrell's C-index; rows with events at the same time are not comparable."""
     right, pairs = 0.0, 0
