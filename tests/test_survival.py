@@ -25,6 +25,7 @@ from fedboost.runtime.tasks import evaluation_terms, read_terms, terms_to_toml
 from fedboost.views.approval import summary as approval
 from fedboost.views.document import Lines, Table
 from fedboost.views.results import description as view
+from fedboost.views.results import evaluation
 from tests.gbdt.reference import survival as reference
 
 COLUMNS = {"label": "time", "label_upper_bound": "until", "numeric": ["a", "b", "c"]}
@@ -149,6 +150,21 @@ def test_counts_are_coarse_and_few_rows_have_no_figures(model):
     found = fb.evaluate(model, among(3, censored)).summary
     assert found["metrics"]["cindex"] is None
     assert {point["survival"] for point in curve(found, "all")["points"]} == {1.0}
+
+
+def test_the_report_draws_the_curves_with_numbers_at_risk(model, tmp_path):
+    result = fb.evaluate(model, among(3, people()), at=AT)
+    page = result.report(tmp_path / "page.html")
+    for text in ("Kaplan-Meier curves by third of predicted risk", "Number at risk", "AUC at 365", "C-index"):
+        assert text in page
+    low = result.survival[1]
+    assert f">{low.rows:,}</text>" in page
+    blocks = evaluation(result).blocks
+    (section,) = (block for block in blocks if getattr(block, "name", "") == "quality")
+    chart, table, *_ = section.blocks
+    assert [line.at_risk[0] for line in chart.series] == [each.rows for each in result.survival[1:]]
+    assert [row[0] for row in table.rows] == ["Low risk", "Middle risk", "High risk", "All rows"]
+    assert table.headings[-2:] == ["at 200", "at 365"]
 
 
 def test_times_between_bounds_are_not_counted(model):

@@ -111,12 +111,9 @@ def first_counts(risk: Float64, label: Float32, edges: Float32) -> Int64:
 # ---- Figures --------------------------------------------------------------------------------------------
 
 
-Bounded = tuple[float, float]
-"""A figure, and the maximum difference from the figure of unrounded times and risks."""
-
-
 class SurvivalTable:
-    """Rows by time, event and risk. counts, edges, grid: see `survival_counts`."""
+    """Rows by time, event and risk. Its figures come with their maximum difference from those of unrounded
+    times and risks. counts, edges, grid: see `survival_counts`."""
 
     def __init__(self, counts: Int64, edges: Float32, grid: RiskGrid) -> None:
         self.counts, self.edges, self.grid = counts, edges, grid
@@ -141,7 +138,7 @@ class SurvivalTable:
         """Return the number of events until a time, and of rows with a later time."""
         return int(self.events[: self.place(time)].sum()), int(self.left[self.place(time) :].sum())
 
-    def concordance(self) -> Bounded:
+    def concordance(self) -> tuple[float, float]:
         """Return Harrell's C-index: the share of comparable pairs in which the row with the earlier event has
         the higher risk; equal risks count half. Pairs within a bin of times are left out."""
         below, later = np.cumsum(self._later, axis=1) - self._later, self._later
@@ -154,7 +151,7 @@ class SurvivalTable:
         value, most = (right + tied / 2) / pairs, pairs + unsure
         return value, max(value - right / most, (right + tied + unsure) / most - value)
 
-    def area(self, time: float) -> Bounded:
+    def area(self, time: float) -> tuple[float, float]:
         """Return the cumulative/dynamic AUC at a time: the share of pairs of a row with an event until then
         and a row without, in which the first has the higher risk. Rows with an event have the inverse
         probability of not being censored as weight (Uno et al., JASA 2007)."""
@@ -167,7 +164,7 @@ class SurvivalTable:
         low, high = 1.0 - _highest_mean(1.0 - lowest, least, most), _highest_mean(highest, least, most)
         return value, max(value - low, high - value)
 
-    def brier(self, loss: Objective, time: float) -> Bounded:
+    def brier(self, loss: Objective, time: float) -> tuple[float, float]:
         """Return the Brier score at a time, weighted for censoring (Graf et al., Statistics in Medicine
         1999): the mean squared error of the predicted probability of having no event until then."""
         end = self.place(time)

@@ -542,7 +542,8 @@ class Evaluation(Group):
         "`logloss`, `error`, `error@t`, `auc`, `aucpr`, `ks`, `ece`; `mlogloss`, `merror`; `rmse`, `mae`, "
         "`mphe`, `quantile`; `poisson-nloglik`, `gamma-nloglik`, `gamma-deviance`, `tweedie-nloglik@power`; "
         "`aft-nloglik`, `interval-regression-accuracy`; `ndcg`, `ndcg@k`. With `-` appended to the last "
-        "two, groups without a relevant row count as 0 instead of 1.",
+        "two, groups without a relevant row count as 0 instead of 1. Only in evaluations: `cindex`, "
+        "`auc@t`, `brier@t`.",
     )
     party_metrics: bool = Field(
         default=False,

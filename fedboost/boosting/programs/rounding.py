@@ -89,10 +89,8 @@ def last_digit(value: float | None) -> float:
 
 
 def with_ties(value: float, ties: float, step: float) -> tuple[float | None, float | None]:
-    """Round a figure. Returns it, and the maximum difference from its exact value.
-
-    value: the figure, computed from counts by cell; ties: bound on its error because values within a cell are
-    not told apart; step: the rounding step, or 0."""
+    """Round a figure that is computed from counts by cell. Returns it and its maximum error. ties: the part
+    of the error that comes from the cells; step: the rounding step, or 0."""
     told = rounded(value, step)
     if step and ties:  # exact digits of the ties' share would reveal counts of rows in cells
         below = step_of(ties)
