@@ -22,7 +22,7 @@ from fedboost.gbdt.objectives.built_in import AcceleratedFailureTime, PseudoHube
 from fedboost.gbdt.objectives.objective import MAX_LABEL, Objective
 from fedboost.gbdt.objectives.registry import Trials
 from fedboost.gbdt.sampling import Mask
-from fedboost.gbdt.survival import public_times, time_grid
+from fedboost.gbdt.survival import AUC_AT, BRIER_AT, CINDEX, public_times, time_grid
 
 METRIC_BITS = 32
 
@@ -389,9 +389,6 @@ class OfSurvival(Metric):
 
     def sums(self, *rows: object) -> Int64:
         return np.zeros(0, np.int64)
-
-
-CINDEX, AUC_AT, BRIER_AT = "cindex", "auc@", "brier@"
 
 
 # ---- The metrics by name --------------------------------------------------------------------------------

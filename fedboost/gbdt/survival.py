@@ -16,6 +16,8 @@ from fedboost.gbdt.objectives.objective import MAX_LABEL, Objective
 
 # ---- Cells of times and of risks ------------------------------------------------------------------------
 
+CINDEX, AUC_AT, BRIER_AT = "cindex", "auc@", "brier@"
+"""Names of the metrics. A time follows the last two."""
 _PUBLIC = 100, 120, 150, 180, 200, 240, 300, 360, 400, 420, 480, 500, 540, 600, 700, 720, 800, 840, 900, 960
 _FINE = *range(100, 200, 2), *range(200, 400, 5), *range(400, 1000, 10)
 

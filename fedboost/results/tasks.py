@@ -10,7 +10,8 @@ from fedboost.boosting.programs.rounding import rows_of_bin, unit_of
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.drift import by_chance, joined, runs, stability_index
-from fedboost.gbdt.metrics import CINDEX, grows, own_name, time_of
+from fedboost.gbdt.metrics import grows, own_name, time_of
+from fedboost.gbdt.survival import CINDEX
 from fedboost.results.base import Count, Ended, Number, Numbers, Part, Result, Share
 from fedboost.terms import tasks
 from fedboost.terms.hiding import BINS

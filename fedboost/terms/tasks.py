@@ -10,9 +10,9 @@ import numpy as np
 from fedboost.errors import ConfigError, quoted
 from fedboost.fixedpoint import Int64, Scale, bound_exponent
 from fedboost.gbdt.drift import Bins
-from fedboost.gbdt.metrics import AUC_AT, BRIER_AT, CINDEX, bins
+from fedboost.gbdt.metrics import bins
 from fedboost.gbdt.objectives.objective import LabelKind
-from fedboost.gbdt.survival import MAX_TIMES
+from fedboost.gbdt.survival import AUC_AT, BRIER_AT, CINDEX, MAX_TIMES
 from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
 from fedboost.terms.hiding import Hiding

@@ -21,19 +21,11 @@ from fedboost.errors import ConfigError
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS
-from fedboost.gbdt.metrics import (
-    CINDEX,
-    COUNTED,
-    OF_PARTY,
-    OF_TRIAL,
-    TRAIN,
-    VALIDATION,
-    is_counted,
-    is_metric,
-)
+from fedboost.gbdt.metrics import COUNTED, OF_PARTY, OF_TRIAL, TRAIN, VALIDATION, is_counted, is_metric
 from fedboost.gbdt.objectives import objective as sensitivity
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES
+from fedboost.gbdt.survival import CINDEX
 from fedboost.gbdt.target_means import FOLDS, Slots
 from fedboost.gbdt.tree import SplitRule
 from fedboost.privacy.protections import PROTECTIONS, Protection

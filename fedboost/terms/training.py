@@ -625,7 +625,7 @@ class Evaluation(Group):
                     f"eval_metric {name} does not apply to objective {objective.name}; use one of: "
                     f"{', '.join(fitting)}"
                 )
-            elif time_of(name) is not None and not measures:
+            elif is_metric(name) and time_of(name) is not None and not measures:
                 yield f"eval_metric {name} is not computed in rounds; use fedboost evaluate"
         if len(names) * sets > MAX_FIGURES:
             yield (

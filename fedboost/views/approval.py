@@ -13,7 +13,8 @@ from fedboost.boosting.queries import Query
 from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY
 from fedboost.boosting.queries.trees import BY_PARTY
 from fedboost.errors import printable
-from fedboost.gbdt.metrics import CINDEX, own_name
+from fedboost.gbdt.metrics import own_name
+from fedboost.gbdt.survival import CINDEX
 from fedboost.gbdt.tree import NO_CHILD
 from fedboost.privacy.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS

@@ -8,7 +8,7 @@ import math
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -75,6 +75,8 @@ class _Axis:
     end: float
     whole: bool = False
     """True if ticks must be whole numbers."""
+    marks: tuple[float, ...] = ()
+    """Ticks to use instead of round numbers."""
 
     def at(self, value: float) -> float:
         """Return the pixel coordinate of a value."""
@@ -83,6 +85,8 @@ class _Axis:
     @property
     def ticks(self) -> list[float]:
         """Round numbers between `low` and `high`, at which the axis is labelled."""
+        if self.marks:
+            return [*self.marks]
         rough = (self.high - self.low) / _TICKS
         power = 10.0 ** math.floor(math.log10(rough))
         step = next(step for step in (1, 2, 2.5, 5, 10) if step * power >= rough * 0.999) * power
@@ -101,6 +105,7 @@ def _lines(chart: Lines) -> Markup:
     ys = [y for _, places in shown for _, y in places]
     square, mark, steps = chart.square, chart.mark, [one for one, _ in shown if one.at_risk]
     x_axis = _Axis(*((0.0, 1.0) if square else _range(xs, 0.0)), _LEFT, WIDTH - _RIGHT, chart.whole)
+    x_axis = replace(x_axis, marks=_apart(xs)) if steps else x_axis
     y_axis = _Axis(*((0.0, 1.0) if square or steps else _range(ys, 0.05)), bottom, _TOP)
     parts = [*_grid(x_axis, y_axis, chart.across, chart.up)]
     if chart.diagonal:
@@ -121,6 +126,14 @@ def _lines(chart: Lines) -> Markup:
     description = f"{chart.up} by {chart.across}. {described}."
     few = f", the first {MAX_SERIES} of {len(chart.series)}" if len(chart.series) > MAX_SERIES else ""
     return _figure(f"{chart.title}{few}", description, below + legend, parts)
+
+
+def _apart(values: Sequence[float]) -> tuple[float, ...]:
+    """Return some of the values, from the lowest on, at about the distance of ticks."""
+    out, step = [min(values)], 0.8 * (max(values) - min(values)) / _TICKS
+    for value in sorted({*values}):
+        out += [value] if value >= out[-1] + step else []
+    return tuple(out)
 
 
 def _stairs(places: Places) -> Places:

@@ -7,7 +7,8 @@ from typing import Any
 from fedboost.boosting.programs.rounding import rows_of_bin, rows_of_group
 from fedboost.boosting.programs.survival import GROUPS
 from fedboost.boosting.programs.tasks import within_of_rate
-from fedboost.gbdt.metrics import AUC_AT, BRIER_AT, CINDEX, time_of
+from fedboost.gbdt.metrics import time_of
+from fedboost.gbdt.survival import AUC_AT, BRIER_AT, CINDEX
 from fedboost.results.base import Result
 from fedboost.results.check import ERROR, SEVERITIES, WARNING, Checked, Oddity, by_severity
 from fedboost.results.tasks import (

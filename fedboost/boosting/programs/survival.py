@@ -22,7 +22,6 @@ from fedboost.boosting.programs.rounding import (
     with_ties,
 )
 from fedboost.fixedpoint import Float32, Int64
-from fedboost.gbdt.drift import runs
 from fedboost.gbdt.metrics import OfSurvival, metric_of
 from fedboost.gbdt.objectives.objective import Objective
 from fedboost.gbdt.survival import MAX_TIMES, SurvivalTable, public_times
@@ -51,12 +50,18 @@ def time_edges(times: Float32, events: Int64, chosen: Sequence[float], unit: int
 
 
 def _merged(grid: Float32, times: Float32, events: Int64, least: int, unit: int) -> Float32:
-    """Return at most MAX_TIMES times of a grid, between which lie at least `least` events, as rounded."""
+    """Return at most MAX_TIMES + 1 times of a grid, with at least `least` events, as rounded, until each from
+    the one before. The last one is that of the last event, which may have fewer."""
     counts = _regrouped(events, times, grid)
     told = np.array(coarse(counts.tolist(), unit, int(counts.sum()) // unit * unit) or [0], np.int64)
-    places = np.flatnonzero(told[:-1])  # not after the last time
-    groups = runs(told[places], max(least, -(-int(told.sum()) // MAX_TIMES)), empty=False)
-    return grid[[places[group[-1]] for group in groups]]
+    places, ends, held = np.flatnonzero(told[:-1]), list[int](), 0
+    least = max(least, -(-int(told.sum()) // MAX_TIMES))
+    for place in places.tolist():
+        held += int(told[place])
+        if held >= least or place == places[-1]:
+            ends.append(place)
+            held = 0
+    return grid[ends]
 
 
 def _regrouped(counts: Int64, times: Float32, some: Float32) -> Int64:
@@ -101,11 +106,8 @@ def coarse_by_time(counts: Int64, terms: Terms, rows: int) -> Int64:
 def described(counts: Int64, terms: Terms, rows: int) -> Figures:
     """Return the curve of all rows. counts: `survival.counts_by_time` at public times, which may be rounded;
     rows: number of all rows."""
-    unit, times, told = (
-        unit_of(terms.evaluation.min_count),
-        public_times(),
-        coarse_by_time(counts, terms, rows),
-    )
+    unit, times = unit_of(terms.evaluation.min_count), public_times()
+    told = coarse_by_time(counts, terms, rows)
     edges = _merged(times, times, told[0], rows_of_bin(unit), unit)
     events, left = (_regrouped(each, times, edges) for each in told)
     return curve(GROUPS[0], edges, events, left, int(left.sum()), unit)
@@ -130,14 +132,10 @@ def curves(table: SurvivalTable, chosen: Sequence[float], rows: int, unit: int) 
     told = part(int(table.left.sum()), rows, unit)
     every, whole = of_group(GROUPS[0], table.counts, told), nearest(told, unit)
     until = [*accumulate(coarse(table.counts.sum(axis=(0, 1)).tolist(), unit, whole) or [0])]
-    ends = [
-        next(place + 1 for place, own in enumerate(until) if 3 * own >= third * whole) for third in (1, 2)
-    ]
+    ends = [next(n for n, rows in enumerate(until, 1) if 3 * rows >= third * whole) for third in (1, 2)]
     thirds = [table.counts[:, :, low:high] for low, high in pairwise([0, *ends, table.grid.cells])]
     sizes = coarse([int(each.sum()) for each in thirds], unit, whole) or [0]
-    return (
-        [every, *map(of_group, GROUPS[1:], thirds, sizes)] if min(sizes) >= rows_of_group(unit) else [every]
-    )
+    return [every, *map(of_group, GROUPS[1:], thirds, sizes)][: 4 if min(sizes) >= rows_of_group(unit) else 1]
 
 
 def figure(name: str, loss: Objective, table: SurvivalTable, unit: int) -> tuple[float | None, float | None]:

@@ -458,7 +458,7 @@ class EvaluationQuery(OfModel):
     ]
     weight: Scale
     caps: Annotated[tuple[float, ...], Bound(MAX_METRICS, "caps")]
-    survival: Annotated[tuple[float, ...], Bound(2 + 2 * MAX_TIMES + MAX_METRICS, "times")] = field(
+    survival: Annotated[tuple[float, ...], Bound(4 + 2 * MAX_TIMES + MAX_METRICS, "times")] = field(
         default=(), metadata=APART
     )
 
