@@ -180,6 +180,13 @@ def evaluate(
     threshold: Annotated[
         float | None, typer.Option(help="Probability above which a row is positive (default: 0.5).")
     ] = None,
+    at: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="For survival times: time for which to report AUC and Brier score, in the label's unit (may "
+            "be repeated)."
+        ),
+    ] = None,
     rows: Annotated[
         RowsToMeasure | None,
         typer.Option(
@@ -197,10 +204,12 @@ def evaluate(
     ] = None,
 ) -> None:
     """Evaluate a model on the rows of all sites. Reports metrics and, for binary classification, the ROC
-    curve, calibration and rates by subgroup. As with training, every site has to agree first."""
+    curve, calibration and rates by subgroup; for survival times, the C-index and survival curves. As with
+    training, every site has to agree first."""
     run.check(model, terms)
     given = None if terms is None else tasks.read_terms(terms)
-    agreed = tasks.evaluation_terms(model, given, by or (), by_site, threshold, min_count, rows, predict_rows)
+    settings = by or (), by_site, threshold, min_count, rows, predict_rows
+    agreed = tasks.evaluation_terms(model, given, *settings, at=at or ())
     run.save(agreed, None if agreed.vertical.predict_with else model)
     if run.aggregator is not None:
         run.show(tasks.Evaluation.from_model(*run.ended(agreed)))

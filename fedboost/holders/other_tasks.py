@@ -9,14 +9,16 @@ from functools import partial
 
 import numpy as np
 
-from fedboost.boosting.programs.tasks import encoded, numbers_of, part, unit_of
+from fedboost.boosting.programs.rounding import part, unit_of
+from fedboost.boosting.programs.survival import coarse_by_time
+from fedboost.boosting.programs.tasks import encoded, numbers_of
 from fedboost.boosting.queries import Query
 from fedboost.boosting.queries.columns import BinCountsQuery, QuantileQuery, RangeQuery, SummaryQuery
 from fedboost.boosting.queries.labels import EvaluationQuery, MagnitudesQuery
 from fedboost.boosting.state import BoostingState
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Float32, Float64, Int64, exponent_counts
-from fedboost.gbdt import metrics
+from fedboost.gbdt import metrics, survival
 from fedboost.gbdt.binned import Column
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import STRETCH, Quantiles, count_cells, count_parts
@@ -222,7 +224,18 @@ def magnitudes(query: MagnitudesQuery, gradients: Gradients, rows: tuple[int, in
         return np.concatenate([exponent_counts(each) for each in (weights.astype(np.float64), *losses)])
 
     means = [metric for metric in map(exact_metric_of, query.means) if isinstance(metric, Mean)]
-    return np.concatenate([np.array(rows), gradients.sum_rows(count, np.ones(rows[0], np.bool_))])
+    everybody, times = np.ones(rows[0], np.bool_), query.times
+    parts = [np.array(rows), gradients.sum_rows(count, everybody)]
+    if times is not None:
+        first = partial(_by_risk, partial(survival.first_counts, edges=times))
+        parts.append(gradients.sum_rows(first, everybody))
+    return np.concatenate(parts)
+
+
+def _by_risk(
+    count: Callable[..., Int64], loss: Objective, margin: Float64, label: Float32, weights: Float32
+) -> Int64:
+    return count(loss.risk_sign * margin, label).reshape(-1)
 
 
 def measured(
@@ -248,6 +261,9 @@ def measured(
         counts.append(lambda _, margin, label, w: metrics.count_cells(margin, label))
     if query.classes:
         counts.append(lambda _, margin, label, w: metrics.count_classes(margin, label, query.classes))
+    if query.survival:
+        edges, grid = query.by_time
+        counts.append(partial(_by_risk, partial(survival.survival_counts, edges=edges, grid=grid)))
     return np.concatenate([*parts, *(gradients.sum_rows(count, everybody) for count in counts)])
 
 
@@ -292,7 +308,10 @@ class SummaryHolder(RowsHolder):
         parts = [np.array([self.rows, *numeric], np.int64)]
         parts += self._threads.each(lambda pair: _by_level(*pair), levels)
         label = self._shard.label.astype(np.int64) if classes else np.zeros(0, np.int64)
-        return np.concatenate([*parts, np.bincount(label, minlength=classes)[:classes]])
+        parts.append(np.bincount(label, minlength=classes)[:classes])
+        if query.times:
+            parts.extend(survival.counts_by_time(self._shard.label, survival.public_times()))
+        return np.concatenate(parts)
 
 
 def described(query: SummaryQuery, terms: Terms, name: str, shard: Shard, threads: Threads) -> Int64:
@@ -325,7 +344,10 @@ def described(query: SummaryQuery, terms: Terms, name: str, shard: Shard, thread
     parts += map(told, np.bincount(codes, minlength=query.classes).tolist())
     numbers = dict(zip(gridded_here, map(encoded, numbers_of(terms, rows, quantiles)), strict=True))
     nothing = np.zeros(query.SIZE, np.int64)
-    return np.concatenate([parts, *(numbers.get(column, nothing) for column in gridded(terms))])
+    by_time = np.zeros((2, query.times), np.int64)
+    if has_label and query.times:
+        by_time = coarse_by_time(survival.counts_by_time(shard.label, survival.public_times()), terms, rows)
+    return np.concatenate([parts, *(numbers.get(column, nothing) for column in gridded(terms)), *by_time])
 
 
 def count_ranges(query: RangeQuery, columns: Sequence[Column], terms: Terms, threads: Threads) -> Int64:

@@ -60,7 +60,8 @@ from fedboost.gbdt.tree import SplitRule, Splits
 from fedboost.holders.other_tasks import count_bins, count_ranges
 from fedboost.holders.shard import RowsHolder, Shard, continue_margins, holds_out, row_sets
 from fedboost.protocol.contracts import MAX_CELLS, HeldTable
-from fedboost.terms.terms import Terms, have_folds, slots_of
+from fedboost.terms.tasks import have_folds, slots_of
+from fedboost.terms.terms import Terms
 
 # ---- Votes on features, and a party's own histograms of the nodes that may split ------------------------
 # Guarantees: each histogram is built once. Of two siblings, only the histogram with fewer rows is built, and

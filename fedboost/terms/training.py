@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field, StrictFloat, StrictInt, field_validator
 
 from fedboost.errors import ConfigError
-from fedboost.gbdt.metrics import fits, is_metric, metrics_for
+from fedboost.gbdt.metrics import fits, is_metric, metrics_for, time_of
 from fedboost.gbdt.objectives import objective as objectives
 from fedboost.gbdt.objectives import registry
 from fedboost.gbdt.objectives.built_in import MAX_PAIRS
@@ -552,7 +552,8 @@ class Evaluation(Group):
         "`logloss`, `error`, `error@t`, `auc`, `aucpr`, `ks`, `ece`; `mlogloss`, `merror`; `rmse`, `mae`, "
         "`mphe`, `quantile`; `poisson-nloglik`, `gamma-nloglik`, `gamma-deviance`, `tweedie-nloglik@power`; "
         "`aft-nloglik`, `interval-regression-accuracy`; `cox-nloglik`; `ndcg`, `ndcg@k`. With `-` appended "
-        "to the last two, groups without a relevant row count as 0 instead of 1.",
+        "to the last two, groups without a relevant row count as 0 instead of 1. Only in evaluations: "
+        "`cindex`, `auc@t`, `brier@t`.",
     )
     party_metrics: bool = Field(
         default=False,
@@ -616,9 +617,12 @@ class Evaluation(Group):
     def validates(self, columns: Schema) -> bool:
         return self.validation_fraction > 0.0 or columns.validation is not None
 
-    def faults_of_metrics(self, objective: Objective, names: tuple[str, ...], sets: int) -> Iterator[str]:
+    def faults_of_metrics(
+        self, objective: Objective, names: tuple[str, ...], sets: int, measures: bool
+    ) -> Iterator[str]:
         """Yield an error message for each metric that does not apply to the objective, and an error message
-        if there are too many metrics. names: names of the metrics; sets: number of sets of rows."""
+        if there are too many metrics. names: names of the metrics; sets: number of sets of rows; measures:
+        True if the terms evaluate a model."""
         equivalent = objective.loss.xgboost_equivalent
         with_metrics = objective.loss if objective.name in OBJECTIVES else equivalent
         fitting = metrics_for(with_metrics)
@@ -631,6 +635,8 @@ class Evaluation(Group):
                     f"eval_metric {name} does not apply to objective {objective.name}; use one of: "
                     f"{', '.join(fitting)}"
                 )
+            elif is_metric(name) and time_of(name) is not None and not measures:
+                yield f"eval_metric {name} is not computed in rounds; use fedboost evaluate"
         if len(names) * sets > MAX_FIGURES:
             yield (
                 f"a round has {len(names) * sets} metrics, but at most {MAX_FIGURES} are allowed: remove "

@@ -14,6 +14,7 @@ from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY
 from fedboost.boosting.queries.trees import BY_PARTY
 from fedboost.errors import printable
 from fedboost.gbdt.metrics import own_name
+from fedboost.gbdt.survival import CINDEX
 from fedboost.gbdt.tree import NO_CHILD
 from fedboost.privacy.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
@@ -242,6 +243,8 @@ def _evaluation(terms: Terms) -> tuple[Lines, str]:
         given += f"{evaluation.threshold:g}"
     elif class_names(terms):
         given += "; rows by class and predicted class"
+    elif CINDEX in terms.metrics:
+        given += "; survival curves by predicted risk, with numbers at risk"
     parts = [f"for each level of {by}"] * bool(by) + ["for each site separately"] * evaluation.party_metrics
     given += f"; also {' and '.join(parts)}" if parts else ""
     which = {

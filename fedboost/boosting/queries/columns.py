@@ -28,6 +28,7 @@ from fedboost.gbdt.cut_points import (
 )
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.objectives.objective import LabelKind
+from fedboost.gbdt.survival import public_times
 from fedboost.protocol.contracts import Bound, Only
 from fedboost.terms.columns import MAX_CLASSES
 from fedboost.terms.hiding import BINS, CUT_POINTS, ROWS, SUMMARY
@@ -299,6 +300,8 @@ class SummaryQuery(Stateless, BaseQuery):
         levels: number of declared levels of each categorical feature.
         classes: number of classes of the label; 0 if the label is a number.
         figures: number of numeric columns, including a numeric label, if parties hold different columns.
+        times: number of bins of survival times; 0 if the label is not a survival time. The answer then ends
+            with `survival.counts_by_time`.
     """
 
     SIZE = 2 * len(SHARES) + 3
@@ -314,18 +317,22 @@ class SummaryQuery(Stateless, BaseQuery):
     ]
     classes: Annotated[int, Bound(MAX_CLASSES, "classes")]
     figures: Annotated[int, Bound(MAX_FEATURES + 1, "numeric columns")] = field(default=0, metadata=APART)
+    times: Annotated[int, Bound(MAX_FEATURES, "times")] = field(default=0, metadata=APART)
     rows = ROWS
 
     @cached
     def digest(self) -> bytes:
-        return digest_of((self, "figures", self.figures) if self.figures else self)
+        used = [(name, size) for name in ("figures", "times") if (size := getattr(self, name))]
+        return digest_of((self, *(each for pair in used for each in pair)) if used else self)
 
     @classmethod
     def of(cls, terms: Terms) -> Self:
         columns, loss = terms.columns, terms.objective.loss.xgboost_equivalent
         classes = max(2, terms.objective.num_class or 0) if loss.label_kind is LabelKind.CLASS else 0
         figures = len(gridded(terms)) if terms.blocks else 0
-        return cls(len(columns.numeric), tuple(columns.category_counts), classes, figures)
+        has_times = terms.objective.loss.risk_sign != 0 and terms.noise is None
+        times = public_times().size + 1 if has_times else 0
+        return cls(len(columns.numeric), tuple(columns.category_counts), classes, figures, times)
 
     @property
     def counts(self) -> int:
@@ -334,7 +341,7 @@ class SummaryQuery(Stateless, BaseQuery):
 
     @property
     def cells(self) -> int:
-        return self.counts + self.SIZE * self.figures
+        return self.counts + self.SIZE * self.figures + 2 * self.times
 
     @property
     def cell_bits(self) -> int:

@@ -59,8 +59,8 @@ from fedboost.runtime.data.values import (
     texts,
 )
 from fedboost.terms.columns import Schema
-from fedboost.terms.tasks import class_names
-from fedboost.terms.terms import Terms, have_folds
+from fedboost.terms.tasks import class_names, have_folds
+from fedboost.terms.terms import Terms
 
 SEPARATOR = "\x1f"  # separates the columns of an id
 _WHOLE = re.compile(r"-?[0-9]+")

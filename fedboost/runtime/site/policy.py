@@ -25,8 +25,8 @@ from fedboost.runtime.config import to_toml
 from fedboost.terms.hiding import MAX_DELTA, ProtectionName
 from fedboost.terms.reading import Frozen, Name, read_model
 from fedboost.terms.session import TaskName
-from fedboost.terms.tasks import MAX_ROWS_PER_LEAF, rows_per_hessian, rows_per_leaf, rows_readable
-from fedboost.terms.terms import Terms, have_folds
+from fedboost.terms.tasks import MAX_ROWS_PER_LEAF, have_folds, rows_per_hessian, rows_per_leaf, rows_readable
+from fedboost.terms.terms import Terms
 from fedboost.terms.vertical import MAX_IDS, MAX_ROWS_PER_BIN, Rows
 from fedboost.views.approval import APPROVE, columns_by_role, summary
 from fedboost.views.words import counted, delimited, shown

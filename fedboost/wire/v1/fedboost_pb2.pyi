@@ -452,19 +452,21 @@ class ReachQuery(_message.Message):
     def __init__(self, total: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., places: _Optional[bytes] = ...) -> None: ...
 
 class SummaryQuery(_message.Message):
-    __slots__ = ("numeric", "levels", "classes", "figures")
+    __slots__ = ("numeric", "levels", "classes", "figures", "times")
     NUMERIC_FIELD_NUMBER: _ClassVar[int]
     LEVELS_FIELD_NUMBER: _ClassVar[int]
     CLASSES_FIELD_NUMBER: _ClassVar[int]
     FIGURES_FIELD_NUMBER: _ClassVar[int]
+    TIMES_FIELD_NUMBER: _ClassVar[int]
     numeric: int
     levels: _containers.RepeatedScalarFieldContainer[int]
     classes: int
     figures: int
-    def __init__(self, numeric: _Optional[int] = ..., levels: _Optional[_Iterable[int]] = ..., classes: _Optional[int] = ..., figures: _Optional[int] = ...) -> None: ...
+    times: int
+    def __init__(self, numeric: _Optional[int] = ..., levels: _Optional[_Iterable[int]] = ..., classes: _Optional[int] = ..., figures: _Optional[int] = ..., times: _Optional[int] = ...) -> None: ...
 
 class EvaluationQuery(_message.Message):
-    __slots__ = ("rows", "metrics", "sets", "sites", "scores", "classes", "threshold", "weight", "caps")
+    __slots__ = ("rows", "metrics", "sets", "sites", "scores", "classes", "threshold", "weight", "caps", "survival")
     ROWS_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     SETS_FIELD_NUMBER: _ClassVar[int]
@@ -474,6 +476,7 @@ class EvaluationQuery(_message.Message):
     THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     CAPS_FIELD_NUMBER: _ClassVar[int]
+    SURVIVAL_FIELD_NUMBER: _ClassVar[int]
     rows: int
     metrics: _containers.RepeatedScalarFieldContainer[str]
     sets: _containers.RepeatedScalarFieldContainer[str]
@@ -483,7 +486,8 @@ class EvaluationQuery(_message.Message):
     threshold: float
     weight: Scale
     caps: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, rows: _Optional[int] = ..., metrics: _Optional[_Iterable[str]] = ..., sets: _Optional[_Iterable[str]] = ..., sites: _Optional[_Iterable[str]] = ..., scores: _Optional[bool] = ..., classes: _Optional[int] = ..., threshold: _Optional[float] = ..., weight: _Optional[_Union[Scale, _Mapping]] = ..., caps: _Optional[_Iterable[float]] = ...) -> None: ...
+    survival: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, rows: _Optional[int] = ..., metrics: _Optional[_Iterable[str]] = ..., sets: _Optional[_Iterable[str]] = ..., sites: _Optional[_Iterable[str]] = ..., scores: _Optional[bool] = ..., classes: _Optional[int] = ..., threshold: _Optional[float] = ..., weight: _Optional[_Union[Scale, _Mapping]] = ..., caps: _Optional[_Iterable[float]] = ..., survival: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class MagnitudesQuery(_message.Message):
     __slots__ = ("metrics",)
