@@ -272,6 +272,10 @@ UNDECLARED = -1.0
 class SummaryHolder(RowsHolder):
     """Holder in a session that describes a table. Counts rows, e.g. by level or by range."""
 
+    def __init__(self, own: "HolderArguments", terms: Terms) -> None:
+        super().__init__(partial(own.read, terms), terms, own.nthread)
+        self._name = own.name
+
     def compute(self, query: Query) -> Int64:
         match query:
             case SummaryQuery():
@@ -292,7 +296,10 @@ class SummaryHolder(RowsHolder):
         parts = [np.array([self.rows, *numeric], np.int64)]
         parts += self._threads.each(lambda pair: _by_level(*pair), levels)
         label = self._shard.label.astype(np.int64) if classes else np.zeros(0, np.int64)
-        return np.concatenate([*parts, np.bincount(label, minlength=classes)[:classes]])
+        counts = np.concatenate([*parts, np.bincount(label, minlength=classes)[:classes]])
+        of_site = query.of_site(counts)
+        own = [of_site if site == self._name else np.zeros_like(of_site) for site in query.sites]
+        return np.concatenate([counts, *own])
 
 
 def described(query: SummaryQuery, terms: Terms, name: str, shard: Shard, threads: Threads) -> Int64:
@@ -428,7 +435,7 @@ class HolderArguments:
 
 
 OTHER_HOLDERS: dict[str, Callable[[HolderArguments, Terms, bytes], Holder]] = {
-    "describe": lambda own, terms, _: SummaryHolder(partial(own.read, terms), terms, own.nthread),
+    "describe": lambda own, terms, _: SummaryHolder(own, terms),
     "evaluate": lambda own, terms, _: EvaluationHolder(own.read, terms, own.nthread, own.name, own.table_of),
     "drift": lambda own, terms, _: DriftHolder(partial(own.read, terms), terms, own.nthread),
 }

@@ -263,12 +263,22 @@ class Column(Part):
         return is_whole and not self.levels and numbers <= self.model_fields_set
 
 
+class SiteRows(Part):
+    """Description of a site's own rows: their number, rounded down; for each feature, the number of rows
+    without a value; for each categorical feature, the number of rows with undeclared levels."""
+
+    rows: Count
+    missing: dict[str, Count]
+    undeclared: dict[str, Count]
+
+
 class Description(Result):
     """Counts and quantiles over the rows of all parties.
 
     Counts are rounded to multiples of `unit`, the smallest of 1, 2, 5, 10, 20, ... that is at least
     `min_count`. If the terms add noise, `noise` is the standard deviation of the noise in a count, in rows.
-    Counts are then not rounded, and a count that is too small compared with the noise is None.
+    Counts are then not rounded, and a count that is too small compared with the noise is None. sites: the
+    rows of each site, if the terms request it.
     """
 
     task: ClassVar[str] = "describe"
@@ -277,6 +287,7 @@ class Description(Result):
     noise: Number | None = None
     columns: tuple[Column, ...] = Field(repr=False)
     label: Column = Field(repr=False)
+    sites: dict[str, SiteRows] = Field(default={}, repr=False)
 
     @property
     def unit(self) -> int:
@@ -300,6 +311,11 @@ class Description(Result):
                 for each, (name, own) in zip(self.columns, levels.items(), strict=True)
             )
             and self.label.fits(schema.label, None if told and not classes else classes, is_exact)
+            and [*self.sites] == [*tasks.sites_of(terms)]
+            and all(
+                each.missing.keys() == levels.keys() and each.undeclared.keys() == {*schema.categorical}
+                for each in self.sites.values()
+            )
         )
 
 

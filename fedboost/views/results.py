@@ -17,6 +17,7 @@ from fedboost.results.tasks import (
     Interval,
     ScoreBin,
     SetFigures,
+    SiteRows,
     Split,
     Trial,
     Tuning,
@@ -333,6 +334,8 @@ MUCH_MISSING = 0.5
 """If a larger fraction of a column's values is missing, a hint is shown."""
 SHOWN_LEVELS = 6
 """Maximum number of levels that a hint lists."""
+SHOWN_SITES = 12
+"""Maximum number of sites in the table of missing values."""
 _QUANTILES = ("0.05", "0.25", "0.5", "0.75", "0.95")
 
 
@@ -351,6 +354,7 @@ def description(result: Description) -> Document:
         *([_hints(found)] if found else []),
         Section("columns", "Columns", [*_columns(numbers, groups, rows)]),
         Section("label", "The label", [*_label(result.label, rows)]),
+        *([Section("sites", "By site", [*_by_site(result)])] if result.sites else []),
         note(hidden(result)),
     )
     return result_document(result, "Description of the rows", what, blocks)
@@ -405,6 +409,11 @@ def hints(result: Description) -> Iterator[Hint]:
         elif missing is not None and missing > MUCH_MISSING * rows:
             part = f"is missing in {missing / max(rows, 1):.0%} of the rows"
             yield Hint("column", column.name, part, "check that it has the same name at all sites")
+        told = {name: site for name, site in result.sites.items() if site.rows}
+        lacking = [name for name, site in told.items() if site.missing[column.name] == site.rows]
+        if lacking and not is_empty:
+            hardly = f"has {'no' if least == 1 else 'hardly any'} values at {listed(lacking)}"
+            yield Hint("column", column.name, hardly, "check there how the column is named and filled")
         if not column.is_numeric:
             yield from _hints_on_levels(column, result)
         elif column.constant and not is_empty:
@@ -483,6 +492,33 @@ def _rows_of_levels(column: Column, rows: int) -> Iterator[Sequence[Line]]:
     others = {"(other levels)": column.undeclared, "(missing)": column.missing}
     for level, known in (*column.levels.items(), *((n, c) for n, c in others.items() if c != 0)):
         yield column.name, level, count(known), share_of(known, rows)
+
+
+def _by_site(result: Description) -> Iterator[Block]:
+    """Yield a table of the missing values by feature and site, of the sites with the most."""
+    sites = sorted(result.sites, key=lambda name: -sum(_absent(result.sites[name]).values()))[:SHOWN_SITES]
+    shown = {name: result.sites[name] for name in result.sites if name in sites}
+    lines = [("(rows)", *(count(site.rows or None) for site in shown.values()))]
+    for column in result.columns:
+        lines.append((column.name, *(_lacks(column.name, site) for site in shown.values())))
+    yield Table("Missing values by site", ["column", *shown], lines, range(1, len(shown) + 1), folded=False)
+    rest = len(result.sites) - len(shown)
+    others = f" {counted(rest, 'more site')} with fewer missing values." if rest else ""
+    yield note(f"Percentages of the site's rows; after “+”, rows with undeclared levels.{others}")
+
+
+def _absent(site: SiteRows) -> dict[str, float]:
+    """Return the fraction of the site's rows without a declared value, by feature."""
+    return {
+        name: (missing + site.undeclared.get(name, 0)) / max(site.rows, 1)
+        for name, missing in site.missing.items()
+    }
+
+
+def _lacks(column: str, site: SiteRows) -> str:
+    undeclared = site.undeclared.get(column, 0)
+    more = f" + {share_of(undeclared, site.rows)}" if undeclared else ""
+    return share_of(site.missing[column] if site.rows else None, site.rows) + more
 
 
 def _label(label: Column, rows: int) -> Iterator[Block]:

@@ -232,6 +232,9 @@ def describe(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
         return Outcome(no_model(terms), _summary(terms, rows, missing, numbers, levels, classes))
     if any(sum(each) != rows for each in (*levels, *filter(None, [classes]))):
         raise PeerError("sums-inconsistent", f"the counts of a column do not sum to {rows} rows")
+    of_sites = total[query.counts :].reshape(len(query.sites), query.cells_of_site)
+    if query.sites and (of_sites.sum(axis=0) != query.of_site(total[: query.counts])).any():
+        raise PeerError("sums-inconsistent", "the counts of the sites do not sum to those of all rows")
     quantiles = Quantiles(terms.histograms.max_bin, rows, len(tasks.gridded(terms)))
     for _ in range(MAX_REFINEMENTS if tasks.gridded(terms) else 0):
         if not quantiles.grids.cells:
@@ -239,10 +242,12 @@ def describe(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
         quantiles.refine((yield QuantileQuery(rows, quantiles.grids)))
     if quantiles.missing[: len(missing)].tolist() != missing or quantiles.missing[len(missing) :].any():
         raise PeerError("sums-inconsistent", "two counts of a column's missing values differ")
-    told = partial(part, total=rows, unit=unit_of(terms.evaluation.min_count))
+    to_unit = partial(part, unit=unit_of(terms.evaluation.min_count))
+    told = partial(to_unit, total=rows)
     levels, classes = [[*map(told, each)] for each in levels], [*map(told, classes)]
     numbers = numbers_of(terms, rows, quantiles)
-    return Outcome(no_model(terms), _summary(terms, rows, [*map(told, missing)], numbers, levels, classes))
+    summary = _summary(terms, rows, [*map(told, missing)], numbers, levels, classes)
+    return Outcome(no_model(terms), summary | tasks.summary_of_sites(terms, of_sites.tolist(), to_unit))
 
 
 def _summary(

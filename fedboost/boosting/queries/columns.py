@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Self
 
+import numpy as np
+
 from fedboost.boosting.queries.base import (
     APART,
     MAX_ROWS,
@@ -17,7 +19,7 @@ from fedboost.boosting.queries.base import (
     digest_of,
 )
 from fedboost.errors import PeerError, Refused
-from fedboost.fixedpoint import MAX_CELL_BITS, UNIT, Scale, cell_bits
+from fedboost.fixedpoint import MAX_CELL_BITS, UNIT, Int64, Scale, cell_bits
 from fedboost.gbdt.cut_points import (
     FINE_PARTS,
     MAX_CATEGORIES,
@@ -32,8 +34,8 @@ from fedboost.protocol.contracts import Bound, Only
 from fedboost.terms.columns import MAX_CLASSES
 from fedboost.terms.hiding import BINS, CUT_POINTS, ROWS, SUMMARY
 from fedboost.terms.reading import MAX_FEATURES
-from fedboost.terms.session import ALIGNMENT_TURNS, TRAINING
-from fedboost.terms.tasks import SHARES, gridded
+from fedboost.terms.session import ALIGNMENT_TURNS, MAX_PARTIES, TRAINING
+from fedboost.terms.tasks import SHARES, gridded, sites_of
 from fedboost.terms.terms import Terms
 from fedboost.terms.training import MAX_ROUNDS
 
@@ -279,6 +281,9 @@ class BinCountsQuery(Stateless, BaseQuery):
 # ---- The query that counts the rows, missing values, categories and labels of all parties ---------------
 
 
+SUMMARY_BY_PARTY = "SummaryQuery by party"
+
+
 @dataclass(frozen=True)
 class SummaryQuery(Stateless, BaseQuery):
     """Counts all rows, the missing values and levels of each feature, and the classes of the label. Sent
@@ -293,11 +298,15 @@ class SummaryQuery(Stateless, BaseQuery):
     figures of each numeric column, `SIZE` integers each (`programs.tasks.encoded`): the ends of each
     quantile's interval, the ends of the gap, and whether the column is constant.
 
+    With `sites`, the last entries are about each of these sites alone (`of_site`): its rows, missing values
+    by feature, and rows with undeclared levels.
+
     Args:
         numeric: number of numeric features.
         levels: number of declared levels of each categorical feature.
         classes: number of classes of the label; 0 if the label is a number.
         figures: number of numeric columns, including a numeric label, if parties hold different columns.
+        sites: parties that are also described separately.
     """
 
     SIZE = 2 * len(SHARES) + 3
@@ -313,18 +322,25 @@ class SummaryQuery(Stateless, BaseQuery):
     ]
     classes: Annotated[int, Bound(MAX_CLASSES, "classes")]
     figures: Annotated[int, Bound(MAX_FEATURES + 1, "numeric columns")] = field(default=0, metadata=APART)
+    sites: Annotated[tuple[str, ...], Bound(MAX_PARTIES, "sites")] = field(default=(), metadata=APART)
     rows = ROWS
 
     @cached
     def digest(self) -> bytes:
-        return digest_of((self, "figures", self.figures) if self.figures else self)
+        apart = ("figures", self.figures) if self.figures else ("sites", self.sites) if self.sites else ()
+        return digest_of((self, *apart) if apart else self)
 
     @classmethod
     def of(cls, terms: Terms) -> Self:
         columns, loss = terms.columns, terms.objective.loss.xgboost_equivalent
         classes = max(2, terms.objective.num_class or 0) if loss.label_kind is LabelKind.CLASS else 0
         figures = len(gridded(terms)) if terms.blocks else 0
-        return cls(len(columns.numeric), tuple(columns.category_counts), classes, figures)
+        return cls(len(columns.numeric), tuple(columns.category_counts), classes, figures, sites_of(terms))
+
+    @property
+    def name(self) -> str:
+        """Name in logs, which shows whether the query asks for figures of individual parties."""
+        return SUMMARY_BY_PARTY if self.sites else type(self).__name__
 
     @property
     def counts(self) -> int:
@@ -332,8 +348,19 @@ class SummaryQuery(Stateless, BaseQuery):
         return 1 + self.numeric + sum(levels + 2 for levels in self.levels) + self.classes
 
     @property
+    def cells_of_site(self) -> int:
+        return 1 + self.numeric + 2 * len(self.levels)
+
+    @property
     def cells(self) -> int:
-        return self.counts + self.SIZE * self.figures
+        return self.counts + self.SIZE * self.figures + len(self.sites) * self.cells_of_site
+
+    def of_site(self, counts: Int64) -> Int64:
+        """Return those of the counts that are also reported by site: rows, missing values of each numeric
+        feature, and missing values and undeclared levels of each categorical one. counts: int64 [counts]."""
+        starts = 1 + self.numeric + np.cumsum([0, *(levels + 2 for levels in self.levels)])
+        ends = zip(starts[:-1].tolist(), (starts[1:] - 1).tolist(), strict=True)
+        return counts[[*range(1 + self.numeric), *(place for pair in ends for place in pair)]]
 
     @property
     def cell_bits(self) -> int:

@@ -783,7 +783,7 @@ _OF_EVALUATIONS: tuple[Rule, ...] = (
 RULES: dict[str, tuple[Rule, ...]] = {
     "train": _OF_TRAINING,
     "tune": _OF_TRAINING,
-    "describe": _OF_COUNTS,
+    "describe": (*_OF_COUNTS, _party_metrics),
     "evaluate": _OF_EVALUATIONS,
     "drift": (*_OF_COUNTS, _base_margin),
     "predict": _OF_EVERY_TASK,

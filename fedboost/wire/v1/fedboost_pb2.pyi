@@ -448,16 +448,18 @@ class ReachQuery(_message.Message):
     def __init__(self, total: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., places: _Optional[bytes] = ...) -> None: ...
 
 class SummaryQuery(_message.Message):
-    __slots__ = ("numeric", "levels", "classes", "figures")
+    __slots__ = ("numeric", "levels", "classes", "figures", "sites")
     NUMERIC_FIELD_NUMBER: _ClassVar[int]
     LEVELS_FIELD_NUMBER: _ClassVar[int]
     CLASSES_FIELD_NUMBER: _ClassVar[int]
     FIGURES_FIELD_NUMBER: _ClassVar[int]
+    SITES_FIELD_NUMBER: _ClassVar[int]
     numeric: int
     levels: _containers.RepeatedScalarFieldContainer[int]
     classes: int
     figures: int
-    def __init__(self, numeric: _Optional[int] = ..., levels: _Optional[_Iterable[int]] = ..., classes: _Optional[int] = ..., figures: _Optional[int] = ...) -> None: ...
+    sites: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, numeric: _Optional[int] = ..., levels: _Optional[_Iterable[int]] = ..., classes: _Optional[int] = ..., figures: _Optional[int] = ..., sites: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class EvaluationQuery(_message.Message):
     __slots__ = ("rows", "metrics", "sets", "sites", "scores", "classes", "threshold", "weight", "caps")
