@@ -141,12 +141,18 @@ RowsToMeasure = Literal["held-out", "all", "new"]
 
 @runs_a_session
 def describe(
-    terms: common.TermsFile, run: Run, by_site: BySite = False, min_count: common.MinCount = None
+    terms: common.TermsFile,
+    run: Run,
+    by_site: BySite = False,
+    levels: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="Feature whose levels all sites name together.")
+    ] = None,
+    min_count: common.MinCount = None,
 ) -> None:
     """Summarise the rows of all sites before training. Counts missing values, levels and labels, shows
     quantiles, and suggests changes to the terms. As with training, every site has to agree first."""
     run.check(terms)
-    agreed = terms_to_describe(tasks.read_terms(terms), min_count, by_site)
+    agreed = terms_to_describe(tasks.read_terms(terms), min_count, by_site, levels or ())
     run.save(agreed)
     if run.aggregator is not None:
         known = tasks.Description.from_model(*run.ended(agreed))

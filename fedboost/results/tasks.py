@@ -264,12 +264,17 @@ class Column(Part):
 
 
 class SiteRows(Part):
-    """Description of a site's own rows: their number, rounded down; for each feature, the number of rows
-    without a value; for each categorical feature, the number of rows with undeclared levels."""
+    """A site's own rows: their number, rounded down, and for each feature those without a declared value."""
 
     rows: Count
     missing: dict[str, Count]
-    undeclared: dict[str, Count]
+
+
+class NamedLevels(Part):
+    """Frequent levels of a column with their number of rows. others: number of rows with other levels."""
+
+    levels: dict[str, Count]
+    others: Count
 
 
 class Description(Result):
@@ -278,7 +283,7 @@ class Description(Result):
     Counts are rounded to multiples of `unit`, the smallest of 1, 2, 5, 10, 20, ... that is at least
     `min_count`. If the terms add noise, `noise` is the standard deviation of the noise in a count, in rows.
     Counts are then not rounded, and a count that is too small compared with the noise is None. sites: the
-    rows of each site, if the terms request it.
+    rows of each site; level_names: the levels of all sites, if the terms request them.
     """
 
     task: ClassVar[str] = "describe"
@@ -288,6 +293,7 @@ class Description(Result):
     columns: tuple[Column, ...] = Field(repr=False)
     label: Column = Field(repr=False)
     sites: dict[str, SiteRows] = Field(default={}, repr=False)
+    level_names: dict[str, NamedLevels] = Field(default={}, repr=False)
 
     @property
     def unit(self) -> int:
@@ -312,10 +318,8 @@ class Description(Result):
             )
             and self.label.fits(schema.label, None if told and not classes else classes, is_exact)
             and [*self.sites] == [*tasks.sites_of(terms)]
-            and all(
-                each.missing.keys() == levels.keys() and each.undeclared.keys() == {*schema.categorical}
-                for each in self.sites.values()
-            )
+            and all(each.missing.keys() == levels.keys() for each in self.sites.values())
+            and [*self.level_names] == [*terms.evaluation.level_names]
         )
 
 

@@ -373,10 +373,11 @@ class TaskRequests(ABC):
         wait: float = 60.0,
         on_waiting: OnWaiting | None = None,
         by_site: bool = False,
+        levels: Iterable[str] = (),
     ) -> Description:
-        """Describe the rows of all parties and wait for the result. terms, min_count, by_site: as for
+        """Describe the rows of all parties and wait for the result. terms, min_count, by_site, levels: as for
         `fedboost.describe`; wait, on_waiting: as for `Connection.train`."""
-        agreed = terms_to_describe(terms, min_count, by_site)
+        agreed = terms_to_describe(terms, min_count, by_site, levels)
         return Description.from_model(*self._result(agreed, wait, on_waiting))
 
     def tune(
@@ -464,6 +465,7 @@ def describe(
     nthread: int = 1,
     site: str | None = None,
     by_site: bool = False,
+    levels: Iterable[str] = (),
 ) -> Description:
     """Describe the rows of all parties in this process: missing values, levels, labels and quantiles.
 
@@ -474,12 +476,13 @@ def describe(
         shards, seed, nthread, site: as for `simulate`.
         min_count: counts of fewer rows than this are hidden (default: as in the terms).
         by_site: also describe each site's rows, so that one sees which site lacks a column.
+        levels: categorical features of which the sites name all frequent levels, also undeclared ones.
 
     Raises:
         ConfigError: an argument is invalid, or a table does not match the terms.
         SessionFailed: the session ended without a result.
     """
-    agreed = terms_to_describe(terms, min_count, by_site)
+    agreed = terms_to_describe(terms, min_count, by_site, levels)
     return Description.from_model(*_simulated(agreed, shards, seed, nthread, site))
 
 

@@ -57,24 +57,6 @@ def columns_of_levels(
         yield {**head, "levels": own}
 
 
-def summary_of_sites(
-    terms: Terms, counts: Iterable[Sequence[int]], told: Callable[[int, int], int]
-) -> dict[str, Any]:
-    """Return the summary of each site as JSON values; empty unless the terms request it.
-
-    Args:
-        counts: for each site, its counts as in `SummaryQuery.of_site`.
-        told: function that maps a count, and the number of the site's rows, to the reported count."""
-    numeric, categorical, sites = terms.columns.numeric, terms.columns.categorical, {}
-    for site, (rows, *others) in zip(sites_of(terms), counts, strict=True):
-        known = [told(count, rows) for count in others]
-        of_levels = known[len(numeric) :]
-        missing = dict(zip((*numeric, *categorical), (*known[: len(numeric)], *of_levels[::2]), strict=True))
-        undeclared = dict(zip(categorical, of_levels[1::2], strict=True))
-        sites[site] = {"rows": told(rows, rows), MISSING: missing, UNDECLARED: undeclared}
-    return {"sites": sites} if sites else {}
-
-
 def gridded(terms: Terms) -> tuple[str, ...]:
     """Return the names of the columns whose values are counted on a grid: the numeric features and, if the
     task describes rows, a numeric label."""
@@ -83,13 +65,15 @@ def gridded(terms: Terms) -> tuple[str, ...]:
     return (*terms.columns.numeric, *([terms.columns.label] if counts_label else []))
 
 
-def terms_to_describe(terms: Terms, min_count: int | None = None, by_site: bool = False) -> Terms:
+def terms_to_describe(
+    terms: Terms, min_count: int | None = None, by_site: bool = False, levels: Iterable[str] = ()
+) -> Terms:
     """Return the terms of a session that describes rows, derived from the terms of a training session. If the
     terms already describe rows, all their settings are kept. min_count: replaces the setting of that name;
-    by_site: sets `party_metrics` if true. Raises ConfigError if parties hold different columns and their rows
-    cannot be matched by ids."""
-    own = {"min_count": min_count, "party_metrics": by_site or None}
-    return Terms.read(settings_for(terms, TASKS["describe"], **own))
+    by_site: sets `party_metrics` if true; levels: replaces `level_names`. Raises ConfigError if the terms do
+    not support such a description."""
+    asked = {"party_metrics": by_site or None, "level_names": [*levels] or None}
+    return Terms.read(settings_for(terms, TASKS["describe"], min_count=min_count, **asked))
 
 
 # ---- Sessions that evaluate a model: their terms, and the sets of rows ----------------------------------

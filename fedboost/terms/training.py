@@ -532,6 +532,10 @@ MAX_FIGURES = 1 << 14
 """Maximum number of metric values per round, i.e. metrics x sets of rows."""
 
 
+MAX_LEVEL_COLUMNS = 16
+"""Maximum number of columns whose levels a session names."""
+
+
 class Evaluation(Group):
     """Settings for metrics, for the rows on which they are computed, and for early stopping."""
 
@@ -579,6 +583,14 @@ class Evaluation(Group):
         description='With `program = "evaluate"`: categorical features, or columns of `columns.subgroups`, '
         'e.g. `["sex"]`. Metrics and rates are also reported for the rows of each level. Every site\'s '
         "policy must [allow](policy.md) it.",
+    )
+    level_names: Several[str] = Field(
+        default=(),
+        max_length=MAX_LEVEL_COLUMNS,
+        description='With `program = "describe"`: categorical features of which sites name their levels, '
+        "even undeclared ones, if at least `min_count` rows in each of two groups of sites "
+        "have them ([union of levels](lifecycle.md#the-levels-of-all-sites)). Every site's policy must "
+        "[allow](policy.md) it.",
     )
     threshold: float = Field(
         default=0.5,
@@ -663,6 +675,16 @@ class Evaluation(Group):
                 yield f"subgroups: only the label holder can split results, but {elsewhere} has {name!r}"
         if self.subgroups and columns.group is not None:
             yield "subgroups with columns.group: rows of a group are ranked across all levels; remove one"
+
+    def faults_of_levels(self, columns: Schema, parties: int, colluding: int) -> Iterator[str]:
+        """Yield an error message if the levels of a column cannot be named, or if there are too few parties:
+        together with the aggregator, colluding ones can subtract their counts from their group's."""
+        for name in self.level_names:
+            if name not in columns.categorical or self.level_names.count(name) > 1:
+                yield f"level_names: {name[:MAX_CHARS]!r} is not in columns.categorical, or is named twice"
+        if 0 < parties < (least := 2 * (colluding + 2)):
+            hint = "set colluding = 0, or add parties" if colluding and parties > 3 else "add parties"
+            yield f"level_names needs two groups of {least // 2} parties if {colluding} may collude; {hint}"
 
     @field_validator("eval_metric", mode="before")
     @classmethod

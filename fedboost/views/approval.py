@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, get_args
 
 from fedboost.boosting.queries import Query
-from fedboost.boosting.queries.columns import SUMMARY_BY_PARTY
+from fedboost.boosting.queries.columns import SUMMARY_BY_PARTY, groups_of
 from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY
 from fedboost.boosting.queries.trees import BY_PARTY
 from fedboost.errors import printable
@@ -225,8 +225,15 @@ def few_rows(terms: Terms) -> str:
 def _description(terms: Terms) -> tuple[Lines, str]:
     of_label = "rows of each value" if class_names(terms) else "quantiles"
     of = "the rows that the sites have in common" if terms.blocks else "the rows of all sites together"
-    by_site = "; FOR EACH SITE SEPARATELY, its rows, missing values and rows with undeclared levels"
-    return [("describes", f"{of}; nothing is trained")], (
+    does = [("describes", f"{of}; nothing is trained")]
+    if terms.evaluation.level_names:
+        halves = " and in ".join(f"({listed(group)})" for group in groups_of(terms.parties))
+        known = f"each that at least {terms.evaluation.min_count} rows in {halves} have"
+        who = "aggregator and analyst read them; a site of each group together could have any level named"
+        names = f"NAMES OF LEVELS of {listed(terms.evaluation.level_names)} LEAVE THIS SITE"
+        does.append(("level names", f"{names}, even undeclared ones: {known}; {who}"))
+    by_site = "; FOR EACH SITE SEPARATELY, its rows, and those without a declared value of each feature"
+    return does, (
         "number of rows, missing values, rows of each declared level and of other levels, quantiles of "
         "numeric columns; "
         f"for the label {delimited(terms.columns.label)}, {of_label}"
@@ -303,7 +310,7 @@ IN_LINES = {
     *("validation_fraction", "protection", "keyholder", "noise", "program", "label_holder", "blocks"),
     *("rows", "min_common_rows", "max_ids", "repeated_ids", "id_form", "model"),
     *("predict_with", "predict_rows", "min_count", "candidates", "subgroups", "threshold", "reference"),
-    *("evaluate_rows", "subsample"),
+    *("evaluate_rows", "subsample", "level_names"),
 }
 """Settings that have their own lines. Others are listed if they differ from their defaults."""
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedboost.boosting.programs.tasks import rows_of_group, within_of_rate
+from fedboost.boosting.queries.columns import groups_of
 from fedboost.results.base import Result
 from fedboost.results.check import ERROR, SEVERITIES, WARNING, Checked, Oddity, by_severity
 from fedboost.results.tasks import (
@@ -17,7 +18,6 @@ from fedboost.results.tasks import (
     Interval,
     ScoreBin,
     SetFigures,
-    SiteRows,
     Split,
     Trial,
     Tuning,
@@ -334,8 +334,6 @@ MUCH_MISSING = 0.5
 """If a larger fraction of a column's values is missing, a hint is shown."""
 SHOWN_LEVELS = 6
 """Maximum number of levels that a hint lists."""
-SHOWN_SITES = 12
-"""Maximum number of sites in the table of missing values."""
 _QUANTILES = ("0.05", "0.25", "0.5", "0.75", "0.95")
 
 
@@ -354,6 +352,7 @@ def description(result: Description) -> Document:
         *([_hints(found)] if found else []),
         Section("columns", "Columns", [*_columns(numbers, groups, rows)]),
         Section("label", "The label", [*_label(result.label, rows)]),
+        *([Section("levels", "Levels of all sites", [*_union(result)])] if result.level_names else []),
         *([Section("sites", "By site", [*_by_site(result)])] if result.sites else []),
         note(hidden(result)),
     )
@@ -409,13 +408,17 @@ def hints(result: Description) -> Iterator[Hint]:
         elif missing is not None and missing > MUCH_MISSING * rows:
             part = f"is missing in {missing / max(rows, 1):.0%} of the rows"
             yield Hint("column", column.name, part, "check that it has the same name at all sites")
-        told = {name: site for name, site in result.sites.items() if site.rows}
-        lacking = [name for name, site in told.items() if site.missing[column.name] == site.rows]
+        lacking = [n for n, site in result.sites.items() if 0 < site.rows == site.missing[column.name]]
         if lacking and not is_empty:
-            hardly = f"has {'no' if least == 1 else 'hardly any'} values at {listed(lacking)}"
-            yield Hint("column", column.name, hardly, "check there how the column is named and filled")
+            part = f"has {'no' if least == 1 else 'hardly any'} declared values at {listed(lacking)}"
+            yield Hint("column", column.name, part, "check there how the column is named and filled")
         if not column.is_numeric:
             yield from _hints_on_levels(column, result)
+            named = result.level_names.get(column.name)
+            if lacks := [level for level in (named.levels if named else ()) if level not in column.levels]:
+                shown = listed(map(delimited, lacks[:SHOWN_LEVELS]))
+                part = f"has {counted(len(lacks), 'frequent level')} that the terms lack, e.g. {shown}"
+                yield Hint("column", column.name, part, "declare them under [columns.categorical]")
         elif column.constant and not is_empty:
             one = "has the same value in all rows that have a value"
             yield Hint("column", column.name, one, "remove it from the terms")
@@ -494,31 +497,27 @@ def _rows_of_levels(column: Column, rows: int) -> Iterator[Sequence[Line]]:
         yield column.name, level, count(known), share_of(known, rows)
 
 
+def _union(result: Description) -> Iterator[Block]:
+    """Yield a table of the levels that sites named, and which of them the terms lack."""
+    declared, lines = result.terms.columns.categorical, list[Sequence[Line]]()
+    for name, known in result.level_names.items():
+        own = {level: "yes" if level in declared[name] else "no" for level in known.levels}
+        lines += [(name, level, count(known.levels[level]), is_there) for level, is_there in own.items()]
+        lines.append((name, "(other levels)", count(known.others), ""))
+    yield Table("Levels of all sites", ["column", "level", "rows", "in terms"], lines)
+    halves = " and ".join(f"({listed(group)})" for group in groups_of(result.terms.parties))
+    yield note(
+        f"A level is named if {result.min_count} rows in each of two groups of sites have it: {halves}."
+    )
+
+
 def _by_site(result: Description) -> Iterator[Block]:
-    """Yield a table of the missing values by feature and site, of the sites with the most."""
-    sites = sorted(result.sites, key=lambda name: -sum(_absent(result.sites[name]).values()))[:SHOWN_SITES]
-    shown = {name: result.sites[name] for name in result.sites if name in sites}
-    lines = [("(rows)", *(count(site.rows or None) for site in shown.values()))]
-    for column in result.columns:
-        lines.append((column.name, *(_lacks(column.name, site) for site in shown.values())))
-    yield Table("Missing values by site", ["column", *shown], lines, range(1, len(shown) + 1), folded=False)
-    rest = len(result.sites) - len(shown)
-    others = f" {counted(rest, 'more site')} with fewer missing values." if rest else ""
-    yield note(f"Percentages of the site's rows; after “+”, rows with undeclared levels.{others}")
-
-
-def _absent(site: SiteRows) -> dict[str, float]:
-    """Return the fraction of the site's rows without a declared value, by feature."""
-    return {
-        name: (missing + site.undeclared.get(name, 0)) / max(site.rows, 1)
-        for name, missing in site.missing.items()
-    }
-
-
-def _lacks(column: str, site: SiteRows) -> str:
-    undeclared = site.undeclared.get(column, 0)
-    more = f" + {share_of(undeclared, site.rows)}" if undeclared else ""
-    return share_of(site.missing[column] if site.rows else None, site.rows) + more
+    sites = result.sites
+    lines = [("(rows)", *(f"{site.rows:,}" for site in sites.values()))]
+    for name in (column.name for column in result.columns):
+        shares = (share_of(site.missing[name] if site.rows else None, site.rows) for site in sites.values())
+        lines.append((name, *shares))
+    yield Table("Rows without a declared value", ["column", *sites], lines, range(1, len(sites) + 1))
 
 
 def _label(label: Column, rows: int) -> Iterator[Block]:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedboost.boosting.programs.initialisation import align, count_rows, no_model, predict
+from fedboost.boosting.programs.sites import of_sites, union_of_levels
 from fedboost.boosting.queries import OfTurn
 from fedboost.boosting.queries.base import MAX_ROWS
 from fedboost.boosting.queries.columns import BinCountsQuery, QuantileQuery, RangeQuery, SummaryQuery
@@ -232,8 +233,9 @@ def describe(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
         return Outcome(no_model(terms), _summary(terms, rows, missing, numbers, levels, classes))
     if any(sum(each) != rows for each in (*levels, *filter(None, [classes]))):
         raise PeerError("sums-inconsistent", f"the counts of a column do not sum to {rows} rows")
-    of_sites = total[query.counts :].reshape(len(query.sites), query.cells_of_site)
-    if query.sites and (of_sites.sum(axis=0) != query.of_site(total[: query.counts])).any():
+    own = [rows, *missing, *(each[0] + each[-1] for each in levels)]
+    by_site = total[query.counts :].reshape(-1, len(own))
+    if query.sites and by_site.sum(axis=0).tolist() != own:
         raise PeerError("sums-inconsistent", "the counts of the sites do not sum to those of all rows")
     quantiles = Quantiles(terms.histograms.max_bin, rows, len(tasks.gridded(terms)))
     for _ in range(MAX_REFINEMENTS if tasks.gridded(terms) else 0):
@@ -247,7 +249,11 @@ def describe(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
     levels, classes = [[*map(told, each)] for each in levels], [*map(told, classes)]
     numbers = numbers_of(terms, rows, quantiles)
     summary = _summary(terms, rows, [*map(told, missing)], numbers, levels, classes)
-    return Outcome(no_model(terms), summary | tasks.summary_of_sites(terms, of_sites.tolist(), to_unit))
+    if query.sites:
+        summary |= of_sites(terms, by_site, to_unit)
+    if terms.evaluation.level_names:
+        summary |= yield from union_of_levels(terms, rows, told)
+    return Outcome(no_model(terms), summary)
 
 
 def _summary(

@@ -1,6 +1,11 @@
 """Queries that count rows by the values of columns: in grid cells, ranges, levels (categories) and bins."""
 
+import hashlib
+import hmac
+import zlib
 from dataclasses import dataclass, field
+from itertools import pairwise, starmap
+from operator import lt
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -30,14 +35,16 @@ from fedboost.gbdt.cut_points import (
 )
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.objectives.objective import LabelKind
+from fedboost.privacy import packing
+from fedboost.privacy.pairwise import KEY_BYTES, sealed_size
 from fedboost.protocol.contracts import Bound, Only
-from fedboost.terms.columns import MAX_CLASSES
+from fedboost.terms.columns import MAX_CLASSES, NOT_IN_TEXT
 from fedboost.terms.hiding import BINS, CUT_POINTS, ROWS, SUMMARY
 from fedboost.terms.reading import MAX_FEATURES
 from fedboost.terms.session import ALIGNMENT_TURNS, MAX_PARTIES, TRAINING
 from fedboost.terms.tasks import SHARES, gridded, sites_of
 from fedboost.terms.terms import Terms
-from fedboost.terms.training import MAX_ROUNDS
+from fedboost.terms.training import MAX_LEVEL_COLUMNS, MAX_ROUNDS
 
 BYTES_PER_COUNT = 64
 """Bytes per count: running sum (8), opened sum (8), new cell (24), and the cell that it refines (24)."""
@@ -298,8 +305,8 @@ class SummaryQuery(Stateless, BaseQuery):
     figures of each numeric column, `SIZE` integers each (`programs.tasks.encoded`): the ends of each
     quantile's interval, the ends of the gap, and whether the column is constant.
 
-    With `sites`, the last entries are about each of these sites alone (`of_site`): its rows, missing values
-    by feature, and rows with undeclared levels.
+    With `sites`, the last entries are about each of these sites alone: its rows and, for each feature, its
+    rows without a declared value.
 
     Args:
         numeric: number of numeric features.
@@ -348,19 +355,9 @@ class SummaryQuery(Stateless, BaseQuery):
         return 1 + self.numeric + sum(levels + 2 for levels in self.levels) + self.classes
 
     @property
-    def cells_of_site(self) -> int:
-        return 1 + self.numeric + 2 * len(self.levels)
-
-    @property
     def cells(self) -> int:
-        return self.counts + self.SIZE * self.figures + len(self.sites) * self.cells_of_site
-
-    def of_site(self, counts: Int64) -> Int64:
-        """Return those of the counts that are also reported by site: rows, missing values of each numeric
-        feature, and missing values and undeclared levels of each categorical one. counts: int64 [counts]."""
-        starts = 1 + self.numeric + np.cumsum([0, *(levels + 2 for levels in self.levels)])
-        ends = zip(starts[:-1].tolist(), (starts[1:] - 1).tolist(), strict=True)
-        return counts[[*range(1 + self.numeric), *(place for pair in ends for place in pair)]]
+        of_site = 1 + self.numeric + len(self.levels)
+        return self.counts + self.SIZE * self.figures + len(self.sites) * of_site
 
     @property
     def cell_bits(self) -> int:
@@ -385,5 +382,119 @@ class SummaryQuery(Stateless, BaseQuery):
             raise PeerError("query-order", "rows must be counted by level once matched, and before by value")
 
 
-OfColumns = SummaryQuery | BinCountsQuery | BinsQuery | QuantileQuery | RangeQuery
+# ---- The query that names the levels of columns: first rows by keyed cell, then names in frequent cells --
+# A level has one cell for each of HASHES functions of its HMAC, under a key that only the parties have. It is
+# named only if each cell has `min_count` rows in both of two groups of parties. If n levels are frequent, a
+# rare one is named by chance, since it shares each cell with some of these, with probability (n / CELLS)**3.
+# Each count has a one-time check under a key of its group. If the aggregator, or a party of the other group,
+# changes a count, its check holds with probability 2**-31. Parties refuse to name levels if their group's
+# checks fail, and then no sum opens. So neither a party, nor an aggregator with the parties of one group, can
+# have a level named that has fewer rows in the other group.
+
+
+HASHES, CELLS, GROUPS = 3, 1 << 15, 2
+PRIME = (1 << 31) - 1
+"""Checks are numbers modulo this prime."""
+WORDS = 32
+"""Maximum length of a name, in UTF-8, in words of four bytes."""
+SLOT = WORDS + 2
+"""Integers with which a party names a level: 1, the name, and its CRC-32."""
+_MOST = MAX_LEVEL_COLUMNS * HASHES * CELLS
+Sums = Annotated[tuple[int, ...], Bound(GROUPS * _MOST, "sums")]
+
+
+@dataclass(frozen=True)
+class LevelsQuery(Stateless, BaseQuery):
+    """Counts rows by cell of their level or, with `places`, asks for the names of levels.
+
+    Answer: for each group, the counts of all cells and then their checks, int64 [GROUPS, 2, cells], of which
+    a party fills in its group's part; with `places`, a slot for each of these cells.
+
+    Args:
+        columns: number of columns whose levels are named.
+        places: indices of the frequent cells, increasing; () to count rows.
+        counts, checks: their sums, first of one group, then of the other."""
+
+    description = "rows by cell of levels; names of levels"
+    tasks = frozenset({"describe"})
+    rows = ROWS
+
+    columns: Annotated[int, Bound(MAX_LEVEL_COLUMNS, "columns", least=1)]
+    places: Annotated[tuple[int, ...], Bound(_MOST, "cells")] = ()
+    counts: Sums = ()
+    checks: Sums = ()
+
+    @property
+    def hashed(self) -> int:
+        """Number of cells of all columns."""
+        return self.columns * HASHES * CELLS
+
+    @property
+    def cells(self) -> int:
+        return SLOT * len(self.places) or GROUPS * 2 * self.hashed
+
+    @property
+    def cell_bits(self) -> int:
+        return cell_bits(1 << 32, MAX_PARTIES)  # of a word of names; counts and checks need no more
+
+    @classmethod
+    def max_count(cls, terms: Terms) -> int:
+        return 2 * bool(terms.evaluation.level_names)
+
+    def relayed_bytes(self, terms: Terms) -> int:
+        return 3 * sealed_size(KEY_BYTES, terms.parties)  # see `LevelsHolder`
+
+    def check_terms(self, terms: Terms) -> None:
+        size, increase = len(self.places), all(starmap(lt, pairwise((-1, *self.places, self.hashed))))
+        shaped = increase and {len(self.counts), len(self.checks)} == {GROUPS * size}
+        if self.columns != len(terms.evaluation.level_names) or not shaped:
+            raise Refused("query-levels", "the terms do not allow this query for levels")
+        if size and min(self.counts) < terms.evaluation.min_count:
+            raise Refused("query-levels", "the query asks for names of levels with too few rows")
+
+    def check_order(self, terms: Terms, state: Any) -> None:
+        if state.start is not None:
+            raise PeerError("query-order", "levels are named only in descriptions")
+
+
+def groups_of(parties: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Draw two groups of parties. They depend only on the set of names: otherwise sessions of the same
+    parties could show sums over several groups."""
+    every = packing.pack(*(party.encode() for party in sorted(parties)))
+    drawn = sorted(parties, key=lambda party: hashlib.sha256(packing.pack(every, party.encode())).digest())
+    return tuple(drawn[: len(drawn) // 2]), tuple(drawn[len(drawn) // 2 :])
+
+
+def cells_of(key: bytes, column: int, level: str) -> list[int]:
+    """Return the index of each cell of a level. column: number of its column."""
+    digest = hmac.digest(key, packing.pack(packing.number(column), level.encode()), "sha256")
+    words = np.frombuffer(digest, "<u4")[:HASHES] % CELLS
+    return [(column * HASHES + place) * CELLS + word for place, word in enumerate(words.tolist())]
+
+
+def check_words(key: bytes, cells: int) -> tuple[int, Int64]:
+    """Return the factor of counts in checks, and what is added to each check, int64 [cells]."""
+    words = np.frombuffer(hashlib.shake_256(key).digest(8 * (cells + 1)), "<u8") % PRIME
+    return int(words[0]), words[1:].astype(np.int64)
+
+
+def slot_of(level: str) -> list[int]:
+    """Return the integers with which a party names a level, or [] if it cannot be named."""
+    name = level.encode()
+    if len(name) > 4 * WORDS or NOT_IN_TEXT.search(level):
+        return []
+    return [1, *np.frombuffer(name.ljust(4 * WORDS, b"\0"), "<u4").tolist(), zlib.crc32(name)]
+
+
+def level_in(slot: list[int]) -> str:
+    """Return the level that all parties named in a sum of slots, or "" if none did, or if names differ."""
+    words = [each // max(slot[0], 1) for each in slot]
+    if not 0 <= min(words) <= max(words) < 1 << 32 or [each * slot[0] for each in words] != slot:
+        return ""
+    name = np.array(words[1:-1], "<u4").tobytes().rstrip(b"\0")
+    level = name.decode(errors="replace")
+    return "" if zlib.crc32(name) != words[-1] or NOT_IN_TEXT.search(level) else level
+
+
+OfColumns = SummaryQuery | BinCountsQuery | BinsQuery | QuantileQuery | RangeQuery | LevelsQuery
 """Queries that count rows by the values of columns."""

@@ -411,6 +411,9 @@ def undeclared_of(held: Sequence[Held]) -> Iterator[tuple[str, str, int]]:
 
 def check_under_workers(terms: Terms, party: str) -> None:
     """Raise Refused for terms that a site with workers does not support."""
+    if terms.evaluation.level_names:
+        why = "its rows are on workers, which cannot name levels; remove level_names from the terms"
+        raise Refused("workers-level-names", f"party {party}: {why}")
     if terms.blocks:
         raise Refused(
             "workers-columns-apart",
