@@ -309,11 +309,9 @@ COMMITMENT, PART, OF_GROUP = "commitment to a level key", "part of the level key
 
 
 class LevelsHolder(SummaryHolder):
-    """Holder in a session that describes a table and names levels (`LevelsQuery`). Raises PeerError if others
-    cheat about keys or counts."""
+    """Holder in a session that describes a table and names levels (`LevelsQuery`)."""
 
     def __init__(self, own: "HolderArguments", terms: Terms, secret: bytes) -> None:
-        """Read the rows. secret: the session's secret, from which this party's keys are derived."""
         super().__init__(own, terms)
         self._secret, groups = secret, queries.groups_of(terms.parties)
         self._group = int(own.name in groups[1])
@@ -325,9 +323,10 @@ class LevelsHolder(SummaryHolder):
         # The keys are exchanged again, since this process may have restarted. Checks depend on the common
         # key: with another one, those of the earlier counts would not hold.
         key, of_group = yield from self._exchanged()
-        factor, added = queries.check_words(packing.pack(key, of_group), query.hashed)
+        size = query.columns * queries.HASHES * queries.CELLS
+        factor, added = queries.check_words(packing.pack(key, of_group), size)
         if not query.places:
-            out = np.zeros((queries.GROUPS, 2, query.hashed), np.int64)
+            out = np.zeros((queries.GROUPS, 2, size), np.int64)
             counts, checks = out[self._group]
             for _, rows, cells in self._levels(key):
                 counts[cells] += rows
@@ -338,15 +337,13 @@ class LevelsHolder(SummaryHolder):
         if ((counts * factor + added[[*query.places]] - checks) % queries.PRIME).any():
             why = "the aggregator, or a party of the other group, changed the counts of levels"
             raise PeerError("levels-not-checked", why)
-        index, names = (
-            {cell: n for n, cell in enumerate(query.places)},
-            np.zeros((len(query.places), queries.SLOT)),
-        )
+        index = {cell: number for number, cell in enumerate(query.places)}
+        names = np.zeros((len(index), queries.SLOT), np.int64)
         for level, _, cells in self._levels(key):
             if index.keys() >= {*cells} and (slot := queries.slot_of(level)):
                 # A party names one level in each slot: its most frequent one.
                 names[[n for n in map(index.__getitem__, cells) if not names[n, 0]]] = slot
-        return names.astype(np.int64).ravel()
+        return names.ravel()
 
     def _levels(self, key: bytes) -> Iterator[tuple[str, int, list[int]]]:
         """Yield each level of this party with its number of rows and its cells, the most frequent first."""
@@ -356,8 +353,7 @@ class LevelsHolder(SummaryHolder):
                 yield levels[place], int(counts[place]), queries.cells_of(key, column, levels[place])
 
     def _exchanged(self) -> Exchange:
-        """Exchange keys with the other parties. Returns the key of all, which is uniform if one of them is
-        honest because each commits to its part first, and the key of this party's group."""
+        """Exchange keys. Returns that of all, uniform if one party is honest, and that of this group."""
         others, told = self._terms.relays_to(self._name), dict[tuple[str, str], bytes]()
         part, of_group = (hmac.digest(self._secret, what.encode(), "sha256") for what in (PART, OF_GROUP))
         for kind, content in ((COMMITMENT, hashlib.sha256(part).digest()), (PART, part)):

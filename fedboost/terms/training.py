@@ -532,10 +532,6 @@ MAX_FIGURES = 1 << 14
 """Maximum number of metric values per round, i.e. metrics x sets of rows."""
 
 
-MAX_LEVEL_COLUMNS = 16
-"""Maximum number of columns whose levels a session names."""
-
-
 class Evaluation(Group):
     """Settings for metrics, for the rows on which they are computed, and for early stopping."""
 
@@ -586,11 +582,10 @@ class Evaluation(Group):
     )
     level_names: Several[str] = Field(
         default=(),
-        max_length=MAX_LEVEL_COLUMNS,
-        description='With `program = "describe"`: categorical features of which sites name their levels, '
-        "even undeclared ones, if at least `min_count` rows in each of two groups of sites "
-        "have them ([union of levels](lifecycle.md#the-levels-of-all-sites)). Every site's policy must "
-        "[allow](policy.md) it.",
+        max_length=MAX_SUBGROUPS,
+        description='With `program = "describe"`: categorical features of which sites '
+        "[name their levels](lifecycle.md#the-levels-of-all-sites), if at least `min_count` rows in each of "
+        "two groups of sites have them. Every site's policy must [allow](policy.md) it.",
     )
     threshold: float = Field(
         default=0.5,
@@ -677,8 +672,7 @@ class Evaluation(Group):
             yield "subgroups with columns.group: rows of a group are ranked across all levels; remove one"
 
     def faults_of_levels(self, columns: Schema, parties: int, colluding: int) -> Iterator[str]:
-        """Yield an error message if the levels of a column cannot be named, or if there are too few parties:
-        together with the aggregator, colluding ones can subtract their counts from their group's."""
+        """Yield an error message if a column has no levels to be named, or if there are too few parties."""
         for name in self.level_names:
             if name not in columns.categorical or self.level_names.count(name) > 1:
                 yield f"level_names: {name[:MAX_CHARS]!r} is not in columns.categorical, or is named twice"

@@ -228,10 +228,11 @@ def _description(terms: Terms) -> tuple[Lines, str]:
     does = [("describes", f"{of}; nothing is trained")]
     if terms.evaluation.level_names:
         halves = " and in ".join(f"({listed(group)})" for group in groups_of(terms.parties))
-        known = f"each that at least {terms.evaluation.min_count} rows in {halves} have"
-        who = "aggregator and analyst read them; a site of each group together could have any level named"
+        known = f"each that at least {terms.evaluation.min_count} rows in {halves} have, even undeclared ones"
+        who = "the aggregator, which adds up each group, and the analyst read them; two sites, one of each "
+        who += "group, could together have any level named"
         names = f"NAMES OF LEVELS of {listed(terms.evaluation.level_names)} LEAVE THIS SITE"
-        does.append(("level names", f"{names}, even undeclared ones: {known}; {who}"))
+        does.append(("level names", f"{names}: {known}; {who}"))
     by_site = "; FOR EACH SITE SEPARATELY, its rows, and those without a declared value of each feature"
     return does, (
         "number of rows, missing values, rows of each declared level and of other levels, quantiles of "

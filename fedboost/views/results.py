@@ -501,13 +501,12 @@ def _union(result: Description) -> Iterator[Block]:
     """Yield a table of the levels that sites named, and which of them the terms lack."""
     declared, lines = result.terms.columns.categorical, list[Sequence[Line]]()
     for name, known in result.level_names.items():
-        own = {level: "yes" if level in declared[name] else "no" for level in known.levels}
-        lines += [(name, level, count(known.levels[level]), is_there) for level, is_there in own.items()]
-        lines.append((name, "(other levels)", count(known.others), ""))
+        rows = {**known.levels, "(other levels)": known.others}
+        lines += [(name, level, count(rows[level]), "yes" * (level in declared[name])) for level in rows]
     yield Table("Levels of all sites", ["column", "level", "rows", "in terms"], lines)
     halves = " and ".join(f"({listed(group)})" for group in groups_of(result.terms.parties))
     yield note(
-        f"A level is named if {result.min_count} rows in each of two groups of sites have it: {halves}."
+        f"A level is named if each of two groups of sites has {result.min_count} rows of it: {halves}."
     )
 
 

@@ -21,7 +21,6 @@ from fedboost.boosting.queries.base import (
     View,
     cached,
     check_started,
-    digest_of,
 )
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import MAX_CELL_BITS, UNIT, Int64, Scale, cell_bits
@@ -44,7 +43,7 @@ from fedboost.terms.reading import MAX_FEATURES
 from fedboost.terms.session import ALIGNMENT_TURNS, MAX_PARTIES, TRAINING
 from fedboost.terms.tasks import SHARES, gridded, sites_of
 from fedboost.terms.terms import Terms
-from fedboost.terms.training import MAX_LEVEL_COLUMNS, MAX_ROUNDS
+from fedboost.terms.training import MAX_ROUNDS, MAX_SUBGROUPS
 
 BYTES_PER_COUNT = 64
 """Bytes per count: running sum (8), opened sum (8), new cell (24), and the cell that it refines (24)."""
@@ -83,10 +82,6 @@ class QuantileQuery(Counted, BaseQuery):
     rows: Rows
     grids: Grids
     weight: Scale | None = field(default=None, metadata=APART)
-
-    @cached
-    def digest(self) -> bytes:
-        return digest_of(self) if self.weight is None else digest_of((self, "weight", self.weight))
 
     @property
     def cells(self) -> int:
@@ -332,22 +327,12 @@ class SummaryQuery(Stateless, BaseQuery):
     sites: Annotated[tuple[str, ...], Bound(MAX_PARTIES, "sites")] = field(default=(), metadata=APART)
     rows = ROWS
 
-    @cached
-    def digest(self) -> bytes:
-        apart = ("figures", self.figures) if self.figures else ("sites", self.sites) if self.sites else ()
-        return digest_of((self, *apart) if apart else self)
-
     @classmethod
     def of(cls, terms: Terms) -> Self:
         columns, loss = terms.columns, terms.objective.loss.xgboost_equivalent
         classes = max(2, terms.objective.num_class or 0) if loss.label_kind is LabelKind.CLASS else 0
         figures = len(gridded(terms)) if terms.blocks else 0
         return cls(len(columns.numeric), tuple(columns.category_counts), classes, figures, sites_of(terms))
-
-    @property
-    def name(self) -> str:
-        """Name in logs, which shows whether the query asks for figures of individual parties."""
-        return SUMMARY_BY_PARTY if self.sites else type(self).__name__
 
     @property
     def counts(self) -> int:
@@ -383,23 +368,19 @@ class SummaryQuery(Stateless, BaseQuery):
 
 
 # ---- The query that names the levels of columns: first rows by keyed cell, then names in frequent cells --
-# A level has one cell for each of HASHES functions of its HMAC, under a key that only the parties have. It is
-# named only if each cell has `min_count` rows in both of two groups of parties. If n levels are frequent, a
-# rare one is named by chance, since it shares each cell with some of these, with probability (n / CELLS)**3.
-# Each count has a one-time check under a key of its group. If the aggregator, or a party of the other group,
-# changes a count, its check holds with probability 2**-31. Parties refuse to name levels if their group's
-# checks fail, and then no sum opens. So neither a party, nor an aggregator with the parties of one group, can
-# have a level named that has fewer rows in the other group.
+# A level has a cell for each of HASHES functions of its HMAC under a key of all parties. It is named only if
+# each cell has `min_count` rows in both of two groups of parties. Each count has a one-time check under a key
+# of its group: if others change the count, the check holds with probability 2**-31. Parties refuse to name
+# levels if their group's checks fail, and then no sum opens (decision 0062).
 
 
 HASHES, CELLS, GROUPS = 3, 1 << 15, 2
 PRIME = (1 << 31) - 1
 """Checks are numbers modulo this prime."""
 WORDS = 32
-"""Maximum length of a name, in UTF-8, in words of four bytes."""
 SLOT = WORDS + 2
-"""Integers with which a party names a level: 1, the name, and its CRC-32."""
-_MOST = MAX_LEVEL_COLUMNS * HASHES * CELLS
+"""Integers with which a party names a level: 1, its UTF-8 in words of four bytes, and its CRC-32."""
+_MOST = MAX_SUBGROUPS * HASHES * CELLS
 Sums = Annotated[tuple[int, ...], Bound(GROUPS * _MOST, "sums")]
 
 
@@ -419,19 +400,14 @@ class LevelsQuery(Stateless, BaseQuery):
     tasks = frozenset({"describe"})
     rows = ROWS
 
-    columns: Annotated[int, Bound(MAX_LEVEL_COLUMNS, "columns", least=1)]
+    columns: Annotated[int, Bound(MAX_SUBGROUPS, "columns", least=1)]
     places: Annotated[tuple[int, ...], Bound(_MOST, "cells")] = ()
     counts: Sums = ()
     checks: Sums = ()
 
     @property
-    def hashed(self) -> int:
-        """Number of cells of all columns."""
-        return self.columns * HASHES * CELLS
-
-    @property
     def cells(self) -> int:
-        return SLOT * len(self.places) or GROUPS * 2 * self.hashed
+        return SLOT * len(self.places) or GROUPS * 2 * HASHES * CELLS * self.columns
 
     @property
     def cell_bits(self) -> int:
@@ -445,8 +421,8 @@ class LevelsQuery(Stateless, BaseQuery):
         return 3 * sealed_size(KEY_BYTES, terms.parties)  # see `LevelsHolder`
 
     def check_terms(self, terms: Terms) -> None:
-        size, increase = len(self.places), all(starmap(lt, pairwise((-1, *self.places, self.hashed))))
-        shaped = increase and {len(self.counts), len(self.checks)} == {GROUPS * size}
+        size, ends = len(self.places), (-1, *self.places, HASHES * CELLS * self.columns)
+        shaped = all(starmap(lt, pairwise(ends))) and {len(self.counts), len(self.checks)} == {GROUPS * size}
         if self.columns != len(terms.evaluation.level_names) or not shaped:
             raise Refused("query-levels", "the terms do not allow this query for levels")
         if size and min(self.counts) < terms.evaluation.min_count:
@@ -458,8 +434,7 @@ class LevelsQuery(Stateless, BaseQuery):
 
 
 def groups_of(parties: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Draw two groups of parties. They depend only on the set of names: otherwise sessions of the same
-    parties could show sums over several groups."""
+    """Draw two groups of parties. They depend only on the set of names, so all its sessions have the same."""
     every = packing.pack(*(party.encode() for party in sorted(parties)))
     drawn = sorted(parties, key=lambda party: hashlib.sha256(packing.pack(every, party.encode())).digest())
     return tuple(drawn[: len(drawn) // 2]), tuple(drawn[len(drawn) // 2 :])
@@ -488,12 +463,10 @@ def slot_of(level: str) -> list[int]:
 
 def level_in(slot: list[int]) -> str:
     """Return the level that all parties named in a sum of slots, or "" if none did, or if names differ."""
-    words = [each // max(slot[0], 1) for each in slot]
-    if not 0 <= min(words) <= max(words) < 1 << 32 or [each * slot[0] for each in words] != slot:
-        return ""
-    name = np.array(words[1:-1], "<u4").tobytes().rstrip(b"\0")
-    level = name.decode(errors="replace")
-    return "" if zlib.crc32(name) != words[-1] or NOT_IN_TEXT.search(level) else level
+    words = np.array(slot) // max(slot[0], 1)
+    name = words[1:-1].astype("<u4").tobytes().rstrip(b"\0")
+    level, is_one = name.decode(errors="replace"), (words * slot[0]).tolist() == slot
+    return "" if not is_one or zlib.crc32(name) != words[-1] or NOT_IN_TEXT.search(level) else level
 
 
 OfColumns = SummaryQuery | BinCountsQuery | BinsQuery | QuantileQuery | RangeQuery | LevelsQuery

@@ -114,10 +114,6 @@ class StartQuery(BeforeTrees, BaseQuery):
         default=(), metadata=APART
     )
 
-    @cached
-    def digest(self) -> bytes:
-        return digest_of((self, "means", self.means)) if self.means else digest_of(self)
-
     @property
     def cells(self) -> int:
         return STATS
@@ -479,11 +475,6 @@ class EvaluationQuery(OfModel):
     def cell_bits(self) -> int:
         most = metrics.limit(self.metrics, self.weight, exact_metric_of)
         return cell_bits(max(most, metrics.PROBABILITIES.limit * self.scores) if self.sets else 1, self.rows)
-
-    @property
-    def name(self) -> str:
-        """Name in logs, which shows whether the query includes metrics of individual parties."""
-        return EVALUATION_BY_PARTY if self.sites else type(self).__name__
 
     def check_terms(self, terms: Terms) -> None:
         if len(self.caps) != len(self.metrics) or not all(0 <= cap < math.inf for cap in self.caps):
