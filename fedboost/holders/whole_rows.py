@@ -17,6 +17,7 @@ from fedboost.boosting.queries.base import CONSTANT_TREE, Values
 from fedboost.boosting.queries.columns import (
     BinCountsQuery,
     BinsQuery,
+    LevelsQuery,
     QuantileQuery,
     RangeQuery,
     SummaryQuery,
@@ -409,7 +410,7 @@ class HorizontalHolder(GrowingHolder):
             case BinCountsQuery():
                 columns = self._levels.predicted(self.columns, self.state)
                 return count_bins(query, self._terms, self.state, columns, self._shard.base_margin)
-            case SummaryQuery() | MagnitudesQuery() | EvaluationQuery():
+            case SummaryQuery() | MagnitudesQuery() | EvaluationQuery() | LevelsQuery():
                 raise PeerError(
                     "query-task", f"the query ({query.description}) is not part of a training session"
                 )

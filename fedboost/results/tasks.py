@@ -290,12 +290,27 @@ class Column(Part):
         return is_whole and not self.levels and numbers <= self.model_fields_set
 
 
+class SiteRows(Part):
+    """A site's own rows: their number, rounded down, and for each feature those without a declared value."""
+
+    rows: Count
+    missing: dict[str, Count]
+
+
+class NamedLevels(Part):
+    """Frequent levels of a column with their number of rows. others: number of rows with other levels."""
+
+    levels: dict[str, Count]
+    others: Count
+
+
 class Description(Result):
     """Counts and quantiles over the rows of all parties.
 
     Counts are rounded to multiples of `unit`, the smallest of 1, 2, 5, 10, 20, ... that is at least
     `min_count`. If the terms add noise, `noise` is the standard deviation of the noise in a count, in rows.
-    Counts are then not rounded, and a count that is too small compared with the noise is None.
+    Counts are then not rounded, and a count that is too small compared with the noise is None. sites: the
+    rows of each site; level_names: the levels of all sites, if the terms request them.
     """
 
     task: ClassVar[str] = "describe"
@@ -304,6 +319,8 @@ class Description(Result):
     noise: Number | None = None
     columns: tuple[Column, ...] = Field(repr=False)
     label: Column = Field(repr=False)
+    sites: dict[str, SiteRows] = Field(default={}, repr=False)
+    level_names: dict[str, NamedLevels] = Field(default={}, repr=False)
 
     @property
     def unit(self) -> int:
@@ -328,6 +345,9 @@ class Description(Result):
             )
             and (self.label.survival is not None) == (is_exact and terms.objective.loss.risk_sign != 0)
             and self.label.fits(schema.label, None if told and not classes else classes, is_exact)
+            and [*self.sites] == [*tasks.sites_of(terms)]
+            and all(each.missing.keys() == levels.keys() for each in self.sites.values())
+            and [*self.level_names] == [*terms.evaluation.level_names]
         )
 
 

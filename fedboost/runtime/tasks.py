@@ -373,10 +373,13 @@ class TaskRequests(ABC):
         min_count: int | None = None,
         wait: float = 60.0,
         on_waiting: OnWaiting | None = None,
+        by_site: bool = False,
+        levels: Iterable[str] = (),
     ) -> Description:
-        """Describe the rows of all parties and wait for the result. terms, min_count: as for
+        """Describe the rows of all parties and wait for the result. terms, min_count, by_site, levels: as for
         `fedboost.describe`; wait, on_waiting: as for `Connection.train`."""
-        return Description.from_model(*self._result(terms_to_describe(terms, min_count), wait, on_waiting))
+        agreed = terms_to_describe(terms, min_count, by_site, levels)
+        return Description.from_model(*self._result(agreed, wait, on_waiting))
 
     def tune(
         self,
@@ -464,6 +467,8 @@ def describe(
     seed: int = 0,
     nthread: int = 1,
     site: str | None = None,
+    by_site: bool = False,
+    levels: Iterable[str] = (),
 ) -> Description:
     """Describe the rows of all parties in this process: missing values, levels, labels and quantiles.
 
@@ -473,12 +478,14 @@ def describe(
         terms: terms for training, or with `program = "describe"`.
         shards, seed, nthread, site: as for `simulate`.
         min_count: counts of fewer rows than this are hidden (default: as in the terms).
+        by_site: also describe each site's rows, so that one sees which site lacks a column.
+        levels: categorical features of which the sites name all frequent levels, also undeclared ones.
 
     Raises:
         ConfigError: an argument is invalid, or a table does not match the terms.
         SessionFailed: the session ended without a result.
     """
-    agreed = terms_to_describe(terms, min_count)
+    agreed = terms_to_describe(terms, min_count, by_site, levels)
     return Description.from_model(*_simulated(agreed, shards, seed, nthread, site))
 
 

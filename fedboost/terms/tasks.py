@@ -70,11 +70,15 @@ def gridded(terms: Terms) -> tuple[str, ...]:
     return (*terms.columns.numeric, *([terms.columns.label] if counts_label else []))
 
 
-def terms_to_describe(terms: Terms, min_count: int | None = None) -> Terms:
+def terms_to_describe(
+    terms: Terms, min_count: int | None = None, by_site: bool = False, levels: Iterable[str] = ()
+) -> Terms:
     """Return the terms of a session that describes rows, derived from the terms of a training session. If the
-    terms already describe rows, all their settings are kept. min_count: replaces the setting of that name.
-    Raises ConfigError if parties hold different columns and their rows cannot be matched by ids."""
-    return Terms.read(settings_for(terms, TASKS["describe"], min_count=min_count))
+    terms already describe rows, all their settings are kept. min_count: replaces the setting of that name;
+    by_site: sets `party_metrics` if true; levels: replaces `level_names`. Raises ConfigError if the terms do
+    not support such a description."""
+    asked = {"party_metrics": by_site or None, "level_names": [*levels] or None}
+    return Terms.read(settings_for(terms, TASKS["describe"], min_count=min_count, **asked))
 
 
 # ---- Sessions that evaluate a model: their terms, and the sets of rows ----------------------------------

@@ -56,7 +56,7 @@ class Terms(Flat):
     OMITTED: ClassVar[tuple[str, ...]] = (
         *("label_holder", "blocks", "rows", "min_common_rows", "max_ids", "repeated_ids", "id_form"),
         *("model", "alone_rounds", "min_rows_per_bin", "label_epsilon", "predict_with", "predict_rows"),
-        *("min_count", "candidates", "subgroups", "threshold", "evaluate_rows"),
+        *("min_count", "candidates", "subgroups", "threshold", "evaluate_rows", "level_names"),
     )
     ORDER: ClassVar[tuple[str, ...]] = (
         *("columns", "parties", "objective", "objective_params", "objective_package", "rounds", "max_depth"),
@@ -126,6 +126,12 @@ class Terms(Flat):
     def holders(self) -> tuple[str, ...]:
         """Parties with rows, i.e. all except a key holder without rows."""
         return self.hiding.holders(self.parties)
+
+    def relays_to(self, party: str) -> tuple[str, ...]:
+        """Return the parties to which this party may relay bytes: of its block or, to name levels, all."""
+        block = self.blocks.of(party)
+        parties = block.parties if block else self.parties if self.evaluation.level_names else ()
+        return tuple(other for other in parties if other != party)
 
     @cached_property
     def blocks(self) -> Blocks:
@@ -224,7 +230,8 @@ class Terms(Flat):
     @cached_property
     def max_turns(self) -> int:
         if self.task.max_turns is not None:
-            return self.task.max_turns + ALIGNMENT_TURNS * self.counts_jointly
+            names = 2 * bool(self.evaluation.level_names)
+            return self.task.max_turns + ALIGNMENT_TURNS * self.counts_jointly + names
         before = ALIGNMENT_TURNS * self.vertical.aligns + MAX_REFINEMENTS + MAX_RENEWAL_QUERIES
         before += 4  # rows, start, sums by level or events by time, and rows by bin
         return before + (self.trees.rounds + 1) * (self.max_turns_per_tree + 1)
@@ -834,6 +841,12 @@ def _faults_of_task(terms: Terms) -> Iterator[str]:
         f"program {program!r}": not (terms.task.trains and terms.session.is_built_in),
     }
     yield from terms.evaluation.faults_of_counts(setting for setting, is_so in inexact.items() if is_so)
+    if terms.evaluation.level_names:
+        colluding = terms.hiding.group(terms.parties).colluding if terms.protection.hides else 0
+        yield from terms.evaluation.faults_of_levels(terms.columns, len(terms.parties), colluding)
+        may = terms.task.counts_values and not terms.vertical.is_used and not shrinks
+        if not may or terms.protection.uses_key_holder:
+            yield "level_names is only for describe with whole rows, masked or plain, and no shrink"
     if not terms.task.measures:
         return
     if terms.xgb_model is None and not terms.evaluates_jointly:

@@ -591,6 +591,13 @@ class Evaluation(Group):
         'e.g. `["sex"]`. Metrics and rates are also reported for the rows of each level. Every site\'s '
         "policy must [allow](policy.md) it.",
     )
+    level_names: Several[str] = Field(
+        default=(),
+        max_length=MAX_SUBGROUPS,
+        description='With `program = "describe"`: categorical features of which sites '
+        "[name their levels](lifecycle.md#the-levels-of-all-sites), if at least `min_count` rows in each of "
+        "two groups of sites have them. Every site's policy must [allow](policy.md) it.",
+    )
     threshold: float = Field(
         default=0.5,
         gt=0,
@@ -679,6 +686,15 @@ class Evaluation(Group):
                 yield f"subgroups: only the label holder can split results, but {elsewhere} has {name!r}"
         if self.subgroups and columns.group is not None:
             yield "subgroups with columns.group: rows of a group are ranked across all levels; remove one"
+
+    def faults_of_levels(self, columns: Schema, parties: int, colluding: int) -> Iterator[str]:
+        """Yield an error message if a column has no levels to be named, or if there are too few parties."""
+        for name in self.level_names:
+            if name not in columns.categorical or self.level_names.count(name) > 1:
+                yield f"level_names: {name[:MAX_CHARS]!r} is not in columns.categorical, or is named twice"
+        if 0 < parties < (least := 2 * (colluding + 2)):
+            hint = "set colluding = 0, or add parties" if colluding and parties > 3 else "add parties"
+            yield f"level_names needs two groups of {least // 2} parties if {colluding} may collude; {hint}"
 
     @field_validator("eval_metric", mode="before")
     @classmethod

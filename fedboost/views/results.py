@@ -7,6 +7,7 @@ from typing import Any
 from fedboost.boosting.programs.rounding import rows_of_bin, rows_of_group
 from fedboost.boosting.programs.survival import GROUPS
 from fedboost.boosting.programs.tasks import within_of_rate
+from fedboost.boosting.queries.columns import groups_of
 from fedboost.gbdt.metrics import time_of
 from fedboost.gbdt.survival import AUC_AT, BRIER_AT, CINDEX
 from fedboost.results.base import Result
@@ -410,6 +411,8 @@ def description(result: Description) -> Document:
         *([_hints(found)] if found else []),
         Section("columns", "Columns", [*_columns(numbers, groups, rows)]),
         Section("label", "The label", [*_label(result.label, rows)]),
+        *([Section("levels", "Levels of all sites", [*_union(result)])] if result.level_names else []),
+        *([Section("sites", "By site", [*_by_site(result)])] if result.sites else []),
         note(hidden(result)),
     )
     return result_document(result, "Description of the rows", what, blocks)
@@ -464,8 +467,17 @@ def hints(result: Description) -> Iterator[Hint]:
         elif missing is not None and missing > MUCH_MISSING * rows:
             part = f"is missing in {missing / max(rows, 1):.0%} of the rows"
             yield Hint("column", column.name, part, "check that it has the same name at all sites")
+        lacking = [n for n, site in result.sites.items() if 0 < site.rows == site.missing[column.name]]
+        if lacking and not is_empty:
+            part = f"has {'no' if least == 1 else 'hardly any'} declared values at {listed(lacking)}"
+            yield Hint("column", column.name, part, "check there how the column is named and filled")
         if not column.is_numeric:
             yield from _hints_on_levels(column, result)
+            named = result.level_names.get(column.name)
+            if lacks := [level for level in (named.levels if named else ()) if level not in column.levels]:
+                shown = listed(map(delimited, lacks[:SHOWN_LEVELS]))
+                part = f"has {counted(len(lacks), 'frequent level')} that the terms lack, e.g. {shown}"
+                yield Hint("column", column.name, part, "declare them under [columns.categorical]")
         elif column.constant and not is_empty:
             one = "has the same value in all rows that have a value"
             yield Hint("column", column.name, one, "remove it from the terms")
@@ -542,6 +554,28 @@ def _rows_of_levels(column: Column, rows: int) -> Iterator[Sequence[Line]]:
     others = {"(other levels)": column.undeclared, "(missing)": column.missing}
     for level, known in (*column.levels.items(), *((n, c) for n, c in others.items() if c != 0)):
         yield column.name, level, count(known), share_of(known, rows)
+
+
+def _union(result: Description) -> Iterator[Block]:
+    """Yield a table of the levels that sites named, and which of them the terms lack."""
+    declared, lines = result.terms.columns.categorical, list[Sequence[Line]]()
+    for name, known in result.level_names.items():
+        rows = {**known.levels, "(other levels)": known.others}
+        lines += [(name, level, count(rows[level]), "yes" * (level in declared[name])) for level in rows]
+    yield Table("Levels of all sites", ["column", "level", "rows", "in terms"], lines)
+    halves = " and ".join(f"({listed(group)})" for group in groups_of(result.terms.parties))
+    yield note(
+        f"A level is named if each of two groups of sites has {result.min_count} rows of it: {halves}."
+    )
+
+
+def _by_site(result: Description) -> Iterator[Block]:
+    sites = result.sites
+    lines = [("(rows)", *(f"{site.rows:,}" for site in sites.values()))]
+    for name in (column.name for column in result.columns):
+        shares = (share_of(site.missing[name] if site.rows else None, site.rows) for site in sites.values())
+        lines.append((name, *shares))
+    yield Table("Rows without a declared value", ["column", *sites], lines, range(1, len(sites) + 1))
 
 
 def _label(label: Column, rows: int) -> Iterator[Block]:

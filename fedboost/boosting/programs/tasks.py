@@ -24,6 +24,7 @@ from fedboost.boosting.programs.rounding import (
     unit_of,
     with_ties,
 )
+from fedboost.boosting.programs.sites import of_sites, union_of_levels
 from fedboost.boosting.queries import OfTurn
 from fedboost.boosting.queries.base import MAX_ROWS
 from fedboost.boosting.queries.columns import BinCountsQuery, QuantileQuery, RangeQuery, SummaryQuery
@@ -174,6 +175,10 @@ def describe(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
         return Outcome(no_model(terms), _summary(terms, rows, missing, numbers, levels, classes, by_time))
     if any(sum(each) != rows for each in (*levels, *filter(None, [classes]))):
         raise PeerError("sums-inconsistent", f"the counts of a column do not sum to {rows} rows")
+    own = [rows, *missing, *(each[0] + each[-1] for each in levels)]
+    by_site = total[query.counts : query.cells - 2 * query.times].reshape(-1, len(own))
+    if query.sites and by_site.sum(axis=0).tolist() != own:
+        raise PeerError("sums-inconsistent", "the counts of the sites do not sum to those of all rows")
     quantiles = Quantiles(terms.histograms.max_bin, rows, len(tasks.gridded(terms)))
     for _ in range(MAX_REFINEMENTS if tasks.gridded(terms) else 0):
         if not quantiles.grids.cells:
@@ -181,11 +186,16 @@ def describe(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
         quantiles.refine((yield QuantileQuery(rows, quantiles.grids)))
     if quantiles.missing[: len(missing)].tolist() != missing or quantiles.missing[len(missing) :].any():
         raise PeerError("sums-inconsistent", "two counts of a column's missing values differ")
-    told = partial(part, total=rows, unit=unit_of(terms.evaluation.min_count))
+    to_unit = partial(part, unit=unit_of(terms.evaluation.min_count))
+    told = partial(to_unit, total=rows)
     levels, classes = [[*map(told, each)] for each in levels], [*map(told, classes)]
     numbers = numbers_of(terms, rows, quantiles)
-    missing = [*map(told, missing)]
-    return Outcome(no_model(terms), _summary(terms, rows, missing, numbers, levels, classes, by_time))
+    summary = _summary(terms, rows, [*map(told, missing)], numbers, levels, classes, by_time)
+    if query.sites:
+        summary |= of_sites(terms, by_site, to_unit)
+    if terms.evaluation.level_names:
+        summary |= yield from union_of_levels(terms, rows, told)
+    return Outcome(no_model(terms), summary)
 
 
 def _summary(

@@ -192,12 +192,6 @@ class StartQuery(BeforeTrees, BaseQuery):
     )
     times: TimeGrid | None = field(default=None, metadata=APART)
 
-    @cached
-    def digest(self) -> bytes:
-        if self.times is not None:
-            return digest_of((self, "times", self.times))
-        return digest_of((self, "means", self.means)) if self.means else digest_of(self)
-
     @property
     def cells(self) -> int:
         return STATS
@@ -545,10 +539,6 @@ class EvaluationQuery(OfModel):
         default=(), metadata=APART
     )
 
-    @cached
-    def digest(self) -> bytes:
-        return digest_of((self, "survival", self.survival)) if self.survival else digest_of(self)
-
     @property
     def by_time(self) -> tuple[Float32, RiskGrid]:
         """Edges of times, and cells of risk."""
@@ -591,11 +581,6 @@ class EvaluationQuery(OfModel):
     def cell_bits(self) -> int:
         most = metrics.limit(self.metrics, self.weight, exact_metric_of)
         return cell_bits(max(most, metrics.PROBABILITIES.limit * self.scores) if self.sets else 1, self.rows)
-
-    @property
-    def name(self) -> str:
-        """Name in logs, which shows whether the query includes metrics of individual parties."""
-        return EVALUATION_BY_PARTY if self.sites else type(self).__name__
 
     def check_terms(self, terms: Terms) -> None:
         if len(self.caps) != len(self.metrics) or not all(0 <= cap < math.inf for cap in self.caps):

@@ -485,10 +485,6 @@ class EndRoundQuery(BaseQuery):
     bins: Annotated[tuple[int, ...], Bound(2, "sets with time bins")] = field(default=(), metadata=APART)
 
     @cached
-    def digest(self) -> bytes:
-        return digest_of(self) if self.risk is None else digest_of((self, "risk", self.risk, self.bins))
-
-    @cached
     def cells(self) -> int:
         metric_cells = len(self.sets) * metrics.cells(self.metrics)
         exponents = EXPONENT_VECTORS * EXPONENT_CELLS * self.exponents
