@@ -552,7 +552,8 @@ def _min_count(policy: Policy, terms: Terms, party: str) -> Breach | None:
 
 
 def _min_count_of_results_besides_trees(policy: Policy, terms: Terms, party: str) -> Breach | None:
-    return _min_count(policy, terms, party) if terms.evaluation.reference or have_folds(terms) else None
+    tells = terms.evaluation.reference or have_folds(terms) or terms.sums_risk
+    return _min_count(policy, terms, party) if tells else None
 
 
 # ---- what terms have that keys forbid ----------------------------------------------------------------

@@ -90,6 +90,13 @@ def test_min_parties_counts_those_that_absent_columns_set_apart():
     assert accepted(policy(**rules), counts)
 
 
+def test_bins_of_time_have_as_many_events_as_other_counts():
+    columns = {"label": "t", "label_upper_bound": "u", "numeric": ["age"]}
+    asked, rules = offered(columns=columns, objective="survival:cox"), policy(columns="any", risk_sums=True)
+    assert accepted(rules, asked)
+    assert refused(rules, asked.changed(min_count=9)) == "min_count = 10, but the terms have min_count = 9"
+
+
 def test_results_by_levels_of_an_absent_column_set_apart_those_that_lack_it():
     """Their rows are those without a declared level."""
     columns = {"label": "y", "numeric": ["age"], "categorical": {"sex": ["F", "M"]}}
