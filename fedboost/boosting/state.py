@@ -15,18 +15,7 @@ from typing import Annotated, Any, TypeVar
 
 import numpy as np
 
-from fedboost.boosting.queries import OfTurn, Query
-from fedboost.boosting.queries.base import (
-    HasSplits,
-    Values,
-    View,
-    cached,
-    check_leaves,
-    check_scales,
-    check_splits,
-    check_tree,
-    view_of,
-)
+from fedboost.boosting.queries import OfTurn, Query, base
 from fedboost.boosting.queries.columns import BYTES_PER_COUNT, LEVELS_SUMMED
 from fedboost.boosting.queries.ids import PlacesQuery
 from fedboost.boosting.queries.labels import RESIDUAL_TURNS, ResidualQuery, StartQuery, Times
@@ -82,7 +71,7 @@ NO_CUTS = np.zeros(0, np.float32)
 """Placeholder for the unknown cut points of another party's feature."""
 
 
-def tree_of(splits: Splits, values: Values, cuts: tuple[Float32, ...], roots: int) -> Tree:
+def tree_of(splits: Splits, values: base.Values, cuts: tuple[Float32, ...], roots: int) -> Tree:
     """Build a tree from its splits and leaf values, without gains, covers and values of inner nodes.
 
     Args:
@@ -107,13 +96,13 @@ def tree_of(splits: Splits, values: Values, cuts: tuple[Float32, ...], roots: in
 
 
 @dataclass(frozen=True)
-class Round(HasSplits):
+class Round(base.HasSplits):
     """Finished round: its splits in order, and the value of each leaf. The first round is the constant."""
 
     splits: Splits
-    values: Values
+    values: base.Values
 
-    @cached
+    @base.cached
     def digest(self) -> bytes:
         values = struct.pack(">" + "qd" * len(self.values), *chain.from_iterable(self.values))
         return hashlib.sha256(packing.pack(self.splits.packed, values)).digest()
@@ -129,7 +118,7 @@ class Scales:
     threshold: float = 0.0
     at_risk: Times = ()
 
-    def in_view(self, view: View) -> "Scales":
+    def in_view(self, view: base.View) -> "Scales":
         return replace(self, gradient=view.scale(self.gradient), hessian=view.scale(self.hessian))
 
     def to_list(self) -> list[Any]:
@@ -144,7 +133,7 @@ class Scales:
 
 
 @dataclass(frozen=True)
-class BoostingState(HasSplits):
+class BoostingState(base.HasSplits):
     """State of a training run between two queries.
 
     Args:
@@ -218,7 +207,7 @@ class BoostingState(HasSplits):
             known = self.__dict__["_joined"] = splits, self.splits + splits
         return known[1]
 
-    def ended(self, splits: Splits, values: Values) -> "BoostingState":
+    def ended(self, splits: Splits, values: base.Values) -> "BoostingState":
         """Return the state with the growing tree as the last finished round. splits: additional splits."""
         done = Round(self._with(splits), values)
         return self._between_trees((*self.rounds, done))
@@ -239,7 +228,7 @@ class BoostingState(HasSplits):
     def _between_trees(self, rounds: tuple[Round, ...]) -> "BoostingState":
         return self._handing_on_hashes(BoostingState(self.grids, self.start, rounds, places=self.places))
 
-    @cached
+    @base.cached
     def position(self) -> Position:
         """Position of the state: counts and hashes that identify it."""
         model = self._hash.digest()
@@ -249,7 +238,7 @@ class BoostingState(HasSplits):
         counts = self.grids, self.start is not None, len(self.rounds), len(self.splits), self.levels
         return Position(*counts, model, tree)
 
-    @cached
+    @base.cached
     def _hash(self) -> "hashlib._Hash":
         """Hash of the model so far. Splits come last, so that later splits can be added to a copy."""
         before, splits = self.__dict__.get("_hashed", (None, self.splits))
@@ -257,7 +246,7 @@ class BoostingState(HasSplits):
         hashed.update(splits.packed)
         return hashed
 
-    @cached
+    @base.cached
     def _hash_of_rounds(self) -> "hashlib._Hash":
         """Hash of the finished rounds. Later rounds can be added to a copy."""
         hashed: hashlib._Hash
@@ -274,7 +263,7 @@ class BoostingState(HasSplits):
 
     def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> "BoostingState":
         """Return the state as a party sees it (`View`). publicly: as all parties of its block see it."""
-        view = view_of(terms, party)
+        view = base.view_of(terms, party)
         if view is None:
             return self
         view = view.public if publicly else view
@@ -354,9 +343,9 @@ class BoostingState(HasSplits):
             )
             raise Refused("state-invalid", f"{told} than the terms allow")
         for number, done in enumerate(self.rounds):
-            check_tree(terms, number - 1, done.splits, done.values)
-            check_splits(terms, done.splits)
-            check_leaves(terms, done.splits, done.values)
+            base.check_tree(terms, number - 1, done.splits, done.values)
+            base.check_splits(terms, done.splits)
+            base.check_leaves(terms, done.splits, done.values)
         if self.levels and not self.rounds and (terms.objective.loss.quantile is None or self.start is None):
             raise Refused("state-invalid", "the training state has histograms before the first tree")
         if not self.rounds and self.levels > RESIDUAL_TURNS:
@@ -365,14 +354,14 @@ class BoostingState(HasSplits):
                 f"residuals were counted {self.levels} times, but at most {RESIDUAL_TURNS} are allowed",
             )
         if self.levels:
-            check_tree(terms, self.tree, self.splits, ())
-            check_splits(terms, self.splits)
+            base.check_tree(terms, self.tree, self.splits, ())
+            base.check_splits(terms, self.splits)
         elif self.splits:
             raise Refused("state-invalid", "the training state has splits, but the root was never queried")
         if self.residual is not None:
             self.residual.check(terms)
         if self.scales is not None:
-            check_scales(terms, self.scales.gradient, self.scales.hessian, self.scales.threshold)
+            base.check_scales(terms, self.scales.gradient, self.scales.hessian, self.scales.threshold)
         times, at_risk = self.start and self.start.times, self.scales.at_risk if self.scales else ()
         due = len(times.events) if times and (self.levels or self.scales) else 0
         if len(at_risk) != due or (at_risk and not falls(at_risk)):
@@ -382,13 +371,13 @@ class BoostingState(HasSplits):
         """Raise Refused unless the growing tree can continue with the query's splits and, if the query ends
         the tree, with its leaf values."""
         splits = self._with(query.splits)
-        check_splits(terms, splits)
+        base.check_splits(terms, splits)
         if query.ends_tree:
-            check_leaves(terms, splits, query.values)
+            base.check_leaves(terms, splits, query.values)
 
     def check_grown(self, terms: Terms, tree: Tree, last: Splits) -> None:
         """Raise Refused unless `tree` has the size of the growing tree after the splits in `last`."""
-        check_splits(terms, self.splits + last)
+        base.check_splits(terms, self.splits + last)
         nodes, sizes = 2 * len(self.splits + last) + len(terms.roots), map(len, vars(tree).values())
         if {*sizes} != {nodes} or not 0 < self.levels <= terms.max_turns_per_tree:
             raise Refused("state-invalid", "the tree does not match the growing tree of this state")
@@ -444,7 +433,7 @@ def _of_list(content: list[list[Any]]) -> Splits:
     return Splits.of(Split(*split) for split in content)
 
 
-def _moves_all(splits: Splits, values: Values) -> bool:
+def _moves_all(splits: Splits, values: base.Values) -> bool:
     """Return whether a tree moves every margin: it has split, with leaf values neither 0 nor all equal."""
     moves = {value for _, value in values}
     return len(splits) > 0 and 0 not in moves and len(moves) > 1

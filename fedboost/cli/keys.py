@@ -16,36 +16,9 @@ from cryptography.x509 import Certificate
 from fedboost.cli.common import is_agreed
 from fedboost.cli.output import group, notice
 from fedboost.errors import ConfigError
-from fedboost.privacy.identity import (
-    PrivateKey,
-    certify,
-    common_name,
-    day,
-    fingerprint,
-    issue,
-    new_root,
-    role_of,
-    to_pem,
-)
+from fedboost.privacy import identity
 from fedboost.runtime.files import folder_name
-from fedboost.runtime.net.keys import (
-    CERTIFICATE,
-    ROOT_KEY,
-    ROOTS,
-    accept_answer,
-    check_folder,
-    check_new,
-    note_issued,
-    read_bundle,
-    read_certificates,
-    read_passphrase,
-    read_request_file,
-    read_root,
-    write_answer,
-    write_bundle,
-    write_request,
-    write_root,
-)
+from fedboost.runtime.net import keys
 from fedboost.runtime.web.logins import add_token
 
 keys_app = group("keys", "Example: fedboost keys init-consortium\n\nExample: fedboost keys request north")
@@ -78,15 +51,15 @@ def init_consortium(
 ) -> None:
     """Create the root of a new consortium. Anyone who has the root key can admit members, so run this
     once, on an offline machine."""
-    passphrase = read_passphrase(passphrase_file) if passphrase_file else None
-    key, root = new_root(name, datetime.now(UTC), days)
-    write_root(folder, key, root, passphrase)
+    passphrase = keys.read_passphrase(passphrase_file) if passphrase_file else None
+    key, root = identity.new_root(name, datetime.now(UTC), days)
+    keys.write_root(folder, key, root, passphrase)
     state = "encrypted" if passphrase else "not encrypted"
     elsewhere = "" if folder == KEYS else f"\neach with --folder {folder}"
     first = "" if aggregator else "fedboost keys aggregator, "
     typer.echo(
-        f"{folder / ROOT_KEY}: the root key, {state}\n"
-        f"{folder / ROOTS}: the root certificate, valid until {day(root.not_valid_after_utc)}\n"
+        f"{folder / keys.ROOT_KEY}: the root key, {state}\n"
+        f"{folder / keys.ROOTS}: the root certificate, valid until {identity.day(root.not_valid_after_utc)}\n"
         f"{fingerprint_of(root)}\n"
         f"Keep the key offline: anyone who has it can admit members. Now issue bundles:\n"
         f"{first}fedboost keys party NAME, fedboost keys analyst NAME{elsewhere}"
@@ -149,20 +122,20 @@ def analyst(
 def show(folder: Annotated[Path, typer.Argument(help="Folder of a key bundle or of a consortium.")]) -> None:
     """Show whose key bundle a folder contains, and how long it is valid. Exits with code 2 if the bundle
     cannot be used."""
-    check_folder(folder, "a key bundle, or the folder where `fedboost keys init-consortium` was run")
-    has_leaf, fault = (folder / CERTIFICATE).exists(), None
+    keys.check_folder(folder, "a key bundle, or the folder where `fedboost keys init-consortium` was run")
+    has_leaf, fault = (folder / keys.CERTIFICATE).exists(), None
     if has_leaf:
-        leaf = read_certificates(folder / CERTIFICATE)[0]
+        leaf = keys.read_certificates(folder / keys.CERTIFICATE)[0]
         try:
-            read_bundle(folder, role_of(leaf) or "party")
+            keys.read_bundle(folder, identity.role_of(leaf) or "party")
         except ConfigError as error:
             fault = error
             typer.echo("This bundle cannot be used, for the reason in the last line. Its certificates:")
-        typer.echo(f"name        {common_name(leaf) or 'none'}")
-        typer.echo(f"role        {role_of(leaf) or 'none'}")
+        typer.echo(f"name        {identity.common_name(leaf) or 'none'}")
+        typer.echo(f"role        {identity.role_of(leaf) or 'none'}")
         typer.echo(known_by(leaf))
-    for root in read_certificates(folder / ROOTS):
-        typer.echo(f"consortium  {common_name(root) or 'none'}")
+    for root in keys.read_certificates(folder / keys.ROOTS):
+        typer.echo(f"consortium  {identity.common_name(root) or 'none'}")
         typer.echo(validity(root))
         typer.echo(fingerprint_of(root))
     if fault is not None:
@@ -172,11 +145,12 @@ def show(folder: Annotated[Path, typer.Argument(help="Folder of a key bundle or 
 
 
 def fingerprint_of(root: Certificate) -> str:
-    return f"fingerprint, which must be the same at every site:\n    {fingerprint(root)}"
+    return f"fingerprint, which must be the same at every site:\n    {identity.fingerprint(root)}"
 
 
 def validity(certificate: Certificate) -> str:
-    first, last = day(certificate.not_valid_before_utc), day(certificate.not_valid_after_utc)
+    dates = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    first, last = map(identity.day, dates)
     return f"valid       {first} to {last}"
 
 
@@ -184,8 +158,8 @@ def known_by(certificate: Certificate) -> str:
     return f"{validity(certificate)}\nserial      {certificate.serial_number:x}"
 
 
-def _root(folder: Path, passphrase_file: Path | None) -> tuple[PrivateKey, Certificate]:
-    return read_root(folder, read_passphrase(passphrase_file) if passphrase_file else None)
+def _root(folder: Path, passphrase_file: Path | None) -> tuple[identity.PrivateKey, Certificate]:
+    return keys.read_root(folder, keys.read_passphrase(passphrase_file) if passphrase_file else None)
 
 
 def _issue(
@@ -193,10 +167,10 @@ def _issue(
 ) -> None:
     """Write a new bundle next to the root key, and print what to do with it."""
     root_key, root = _root(folder, passphrase_file)
-    key, certificate = issue(root_key, root, name, role, datetime.now(UTC), days, hosts)
+    key, certificate = identity.issue(root_key, root, name, role, datetime.now(UTC), days, hosts)
     bundle = folder / folder_name(name)
-    write_bundle(bundle, key, certificate, to_pem(root))
-    note_issued(folder, certificate)
+    keys.write_bundle(bundle, key, certificate, identity.to_pem(root))
+    keys.note_issued(folder, certificate)
     typer.echo(
         f"{bundle}: the bundle of {role} {name!r}\n"
         f"{known_by(certificate)}\n"
@@ -228,7 +202,7 @@ def request(
 ) -> None:
     """Create a private key on this machine and a certificate request for it. The holder of the root key signs
     the request."""
-    path, made = write_request(folder, name, role)
+    path, made = keys.write_request(folder, name, role)
     typer.echo(
         f"{path}: the certificate request of {made.role} {made.name!r}\n"
         f"fingerprint of its key:\n    {made.fingerprint}\n"
@@ -253,10 +227,10 @@ def sign(
     Exits with code 1 if you decline one."""
     root_key, root = _root(folder, passphrase_file)
     declined = False
-    for asked in [read_request_file(request) for request in requests]:
+    for asked in [keys.read_request_file(request) for request in requests]:
         now = datetime.now(UTC)
         if not renew:
-            check_new(folder, asked.name, now)
+            keys.check_new(folder, asked.name, now)
         typer.echo(
             f"name        {_distinct(asked.name)}\nrole        {asked.role}\n"
             f"fingerprint of its key, to be confirmed by its owner over another channel:\n"
@@ -267,9 +241,9 @@ def sign(
             notice("not signed: nothing was written")
             declined = True
             continue
-        certificate = certify(root_key, root, asked.key, asked.name, asked.role, now, days)
-        answer = write_answer(folder, certificate, root)
-        note_issued(folder, certificate)
+        certificate = identity.certify(root_key, root, asked.key, asked.name, asked.role, now, days)
+        answer = keys.write_answer(folder, certificate, root)
+        keys.note_issued(folder, certificate)
         typer.echo(
             f"{known_by(certificate)}\n"
             f"{answer}: the signed certificate, which is not secret. Send it\n"
@@ -291,8 +265,8 @@ def accept(
 
 def store_answer(answer: Path, folder: Path, name: str | None = None, beside: Sequence[Path] = ()) -> None:
     """Store an answer, and print whose it is. Arguments are as for `accept_answer`."""
-    bundle, owner = accept_answer(folder, answer, datetime.now(UTC), name, beside)
-    leaf, root = read_certificates(bundle / CERTIFICATE)[0], read_certificates(bundle / ROOTS)[0]
+    bundle, owner = keys.accept_answer(folder, answer, datetime.now(UTC), name, beside)
+    leaf, root = (keys.read_certificates(bundle / file)[0] for file in (keys.CERTIFICATE, keys.ROOTS))
     typer.echo(
         f"{bundle}: the bundle of {owner.role} {owner.name!r}\n"
         f"{known_by(leaf)}\n"

@@ -16,17 +16,7 @@ import numpy as np
 import pyarrow as pa
 import typer
 
-from fedboost.cli.common import (
-    Aggregator,
-    InsecureLoopback,
-    Json,
-    LogFormat,
-    LogLevel,
-    Once,
-    SiteFile,
-    Wait,
-    gathers,
-)
+from fedboost.cli import common
 from fedboost.cli.output import print_json, show
 from fedboost.errors import ConfigError, SessionFailed
 from fedboost.gbdt.binned import MIN_SPARSE_FEATURES
@@ -62,11 +52,11 @@ from fedboost.views import aggregator as views
 class Part:
     """Options of a process that takes part in sessions (a party or a key holder)."""
 
-    wait: Wait = 600
-    once: Once = False
-    insecure_loopback: InsecureLoopback = False
-    log_format: LogFormat = "text"
-    log_level: LogLevel = "info"
+    wait: common.Wait = 600
+    once: common.Once = False
+    insecure_loopback: common.InsecureLoopback = False
+    log_format: common.LogFormat = "text"
+    log_level: common.LogLevel = "info"
 
     def take(self, role: str, config: Path) -> None:
         """Take part in sessions until stopped: as a party with rows, or as a key holder without rows."""
@@ -133,10 +123,10 @@ def aggregator(
     adder_keys: Annotated[
         Path | None, typer.Option(help="With --adders: folder of their key bundle.")
     ] = None,
-    insecure_loopback: InsecureLoopback = False,
-    json: Json = False,
-    log_format: LogFormat = "text",
-    log_level: LogLevel = "info",
+    insecure_loopback: common.InsecureLoopback = False,
+    json: common.Json = False,
+    log_format: common.LogFormat = "text",
+    log_level: common.LogLevel = "info",
 ) -> None:
     """Run the aggregator, which parties and analysts connect to."""
     log = logger("aggregator", log_format, log_level)
@@ -214,10 +204,10 @@ ADDER_EPILOG = "Example: fedboost adder --config adder.toml"
 
 def adder(
     config: Annotated[Path, typer.Option(help="Adder's configuration file (TOML).")],
-    insecure_loopback: InsecureLoopback = False,
-    json: Json = False,
-    log_format: LogFormat = "text",
-    log_level: LogLevel = "info",
+    insecure_loopback: common.InsecureLoopback = False,
+    json: common.Json = False,
+    log_format: common.LogFormat = "text",
+    log_level: common.LogLevel = "info",
 ) -> None:
     """Run an adder, which adds the reports of some sites and sends one sum to the aggregator. Sites connect
     to it instead of the aggregator."""
@@ -261,8 +251,8 @@ def adder(
 PARTY_EPILOG = "Example: fedboost party --config party.toml"
 
 
-@gathers("part", Part)
-def party(config: SiteFile, part: Part) -> None:
+@common.gathers("part", Part)
+def party(config: common.SiteFile, part: Part) -> None:
     """Run this site's party: connect to the aggregator and take part in sessions, one after another."""
     part.take("party", config)
 
@@ -271,14 +261,14 @@ SERVE_EPILOG = "Example: fedboost serve --config bank.toml"
 
 
 def serve(
-    config: SiteFile,
+    config: common.SiteFile,
     model: Annotated[
         Path | None,
         typer.Option(help="This site's part of the model (default: the only one in its models folder)."),
     ] = None,
-    wait: Wait = 600,
-    log_format: LogFormat = "text",
-    log_level: LogLevel = "info",
+    wait: common.Wait = 600,
+    log_format: common.LogFormat = "text",
+    log_level: common.LogLevel = "info",
 ) -> None:
     """Run this site's scoring service: score rows online with the parts of a model that the parties keep. The
     label holder serves a REST API; other parties answer about their rows. Runs beside `fedboost party`."""
@@ -302,7 +292,7 @@ def serve(
 KEYHOLDER_EPILOG = "Example: fedboost keyholder --config keyholder.toml"
 
 
-@gathers("part", Part)
+@common.gathers("part", Part)
 def keyholder(
     config: Annotated[Path, typer.Option(help="Key holder's configuration file (TOML).")], part: Part
 ) -> None:
@@ -323,10 +313,10 @@ STATUS_EPILOG = (
 
 
 def status(
-    aggregator: Aggregator,
+    aggregator: common.Aggregator,
     keys: MemberKeys = None,
-    insecure_loopback: InsecureLoopback = False,
-    wait: Wait = 5,
+    insecure_loopback: common.InsecureLoopback = False,
+    wait: common.Wait = 5,
     health: Annotated[
         bool,
         typer.Option(
@@ -337,7 +327,7 @@ def status(
     adder: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of the adder at this address, with --health.")
     ] = None,
-    json: Json = False,
+    json: common.Json = False,
 ) -> None:
     """Show an aggregator's sessions, and who is connected to it. Lists running and waiting sessions, and the
     parties that each session waits for. Analysts see all sessions; parties see only their own sessions."""

@@ -11,18 +11,7 @@ import pyarrow as pa
 import typer
 from pyarrow import types
 
-from fedboost.cli.common import (
-    MIN_ROWS_PER_LEVEL,
-    Data,
-    Exclude,
-    Force,
-    Json,
-    MinRowsPerLevel,
-    SiteFile,
-    TermsFile,
-    is_agreed,
-    reads_a_table,
-)
+from fedboost.cli import common
 from fedboost.cli.keys import Role, store_answer
 from fedboost.cli.output import notice, print_text, show, unless_nobody_reads
 from fedboost.cli.serve import Part
@@ -94,7 +83,7 @@ INCOMPLETE = 1  # exit code if a step is missing
 
 
 def join(
-    config: SiteFile,
+    config: common.SiteFile,
     terms: Annotated[
         Path | None, typer.Option(help="Terms file (TOML), once the analyst has sent it.")
     ] = None,
@@ -215,8 +204,8 @@ NOT_ANY = 'is not an analyst; name the analysts, or set analysts = "any" under [
 
 
 def approve(
-    terms: TermsFile,
-    config: SiteFile,
+    terms: common.TermsFile,
+    config: common.SiteFile,
     analyst: Annotated[
         list[str] | None,
         typer.Option(help="Analyst who may use these terms: the name in the certificate (may be repeated)."),
@@ -254,7 +243,7 @@ def approve(
         whom = f", for analyst{'s' * (len(names) > 1)} {listed(names)}," if names else ""
         still = f"They break {counted(len(broken), 'rule')} ({', '.join(broken)}). " if broken else ""
         question = f"{still}Approve these terms{whom} for the rows of this site? [y/N] "
-        if not is_agreed(question, "use `fedboost approve --yes` to approve without asking"):
+        if not common.is_agreed(question, "use `fedboost approve --yes` to approve without asking"):
             notice("not approved: nothing was written")
             raise typer.Exit(REFUSED)
     write_approval(site, agreed, review, datetime.now(UTC))
@@ -367,7 +356,7 @@ def audit(
         bool, typer.Option("--remove", help="With --export: remove the exported entries from the memory.")
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with code 1 if there are warnings.")] = False,
-    json: Json = False,
+    json: common.Json = False,
 ) -> None:
     """Show what data has left a site, according to its audit log. Warnings come first, the most serious at
     the top. Then, for each session, the command shows what left and what the terms allow. If there are no
@@ -404,9 +393,9 @@ RESTORE_EPILOG = "Example: fedboost restore north-2026-11-22.tar.gz --config par
 
 
 def backup(
-    config: SiteFile,
+    config: common.SiteFile,
     out: Annotated[Path, typer.Option(help="Backup file to write (.tar.gz).")],
-    force: Force = False,
+    force: common.Force = False,
 ) -> None:
     """Back up this site's memory and its model parts to a single file. The memory includes the audit log and
     approvals. The party may keep running. The backup contains no private keys from the bundle, but protect it
@@ -420,7 +409,7 @@ def backup(
 
 def restore(
     backup: Annotated[Path, typer.Argument(help="Backup file written by `fedboost backup`.")],
-    config: SiteFile,
+    config: common.SiteFile,
     force: Annotated[
         bool,
         typer.Option(
@@ -455,17 +444,17 @@ Alias = Annotated[
 ]
 
 
-@reads_a_table
+@common.reads_a_table
 def columns(
-    data: Data,
+    data: common.Data,
     read: Reading,
     row_id: Annotated[str | None, typer.Option(help="Column with the row ids; it is not offered.")] = None,
     alias: Alias = None,
     party: Annotated[
         str | None, typer.Option(help="Name of this party in the terms (default: the alias).")
     ] = None,
-    exclude: Exclude = None,
-    min_rows_per_level: MinRowsPerLevel = MIN_ROWS_PER_LEVEL,
+    exclude: common.Exclude = None,
+    min_rows_per_level: common.MinRowsPerLevel = common.MIN_ROWS_PER_LEVEL,
     out: Annotated[
         Path | None,
         typer.Option(help="Offer file to send to the analyst (default: PARTY.offer.toml)."),
@@ -474,7 +463,7 @@ def columns(
         Path | None,
         typer.Option(help="Name mapping, which must stay at this site (default: PARTY.names.toml)."),
     ] = None,
-    force: Force = False,
+    force: common.Force = False,
 ) -> None:
     """Offer this site's columns to an analyst who drafts terms. Terms can then use only these columns and
     levels, under the names in the offer."""

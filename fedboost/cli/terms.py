@@ -6,20 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fedboost.cli.common import (
-    MIN_ROWS_PER_LEVEL,
-    Aggregator,
-    Exclude,
-    Force,
-    InsecureLoopback,
-    Json,
-    Keys,
-    Label,
-    MinRowsPerLevel,
-    TermsFile,
-    Wait,
-    reads_a_table,
-)
+from fedboost.cli import common
 from fedboost.cli.output import notice, show, unless_nobody_reads, write
 from fedboost.errors import ConfigError
 from fedboost.privacy.protections import PROTECTIONS
@@ -83,7 +70,7 @@ Objective = Annotated[
 ]
 
 
-@reads_a_table
+@common.reads_a_table
 def terms(
     data: Annotated[
         str,
@@ -105,13 +92,13 @@ def terms(
         str | None, typer.Option(help="Column that contains each row's site; the sites become the parties.")
     ] = None,
     site_feature: SiteFeature = False,
-    exclude: Exclude = None,
+    exclude: common.Exclude = None,
     party: Party = None,
     row_id: RowId = None,
     offers: With = None,
     objective: Objective = None,
     protection: Protection = None,
-    min_rows_per_level: MinRowsPerLevel = MIN_ROWS_PER_LEVEL,
+    min_rows_per_level: common.MinRowsPerLevel = common.MIN_ROWS_PER_LEVEL,
     out: Annotated[Path | None, typer.Option(help="File to write (default: standard output).")] = None,
     digest: Annotated[
         bool,
@@ -120,7 +107,7 @@ def terms(
             help="Describe an existing terms file in words and print its digest, instead of drafting terms.",
         ),
     ] = False,
-    force: Force = False,
+    force: common.Force = False,
 ) -> None:
     """Draft a terms file from a table, or show an existing terms file and its digest. The task is
     binary classification for a label with two values, multiclass for a text label with up to 100 values, and
@@ -236,7 +223,7 @@ def _drafted(draft: Draft, parties: list[str], protection: str | None) -> str:
 # ---- `fedboost terms --digest`: terms in words, and their digest ----------------------------------------
 
 
-NOT_GIVEN = {"read": Reading(), "min_rows_per_level": MIN_ROWS_PER_LEVEL}
+NOT_GIVEN = {"read": Reading(), "min_rows_per_level": common.MIN_ROWS_PER_LEVEL}
 """Parameter of `terms` -> its default, for parameters whose default is truthy."""
 
 
@@ -264,11 +251,11 @@ SIGN_EPILOG = "Example: fedboost sign terms.toml --keys keys/marie --out signed.
 
 
 def sign(
-    terms: TermsFile,
+    terms: common.TermsFile,
     out: Annotated[Path, typer.Option(help="File for the signed terms.")],
-    keys: Keys = None,
-    insecure_loopback: InsecureLoopback = False,
-    force: Force = False,
+    keys: common.Keys = None,
+    insecure_loopback: common.InsecureLoopback = False,
+    force: common.Force = False,
 ) -> None:
     """Sign terms so that they can be submitted on an aggregator's console. Anyone who has the file can submit
     the terms once, within 30 days, but cannot change them."""
@@ -296,16 +283,16 @@ REFUSED = 1  # exit code if a site would not take part, or does not answer
 
 
 def preflight(
-    terms: TermsFile,
-    aggregator: Aggregator,
-    keys: Keys = None,
-    insecure_loopback: InsecureLoopback = False,
+    terms: common.TermsFile,
+    aggregator: common.Aggregator,
+    keys: common.Keys = None,
+    insecure_loopback: common.InsecureLoopback = False,
     describe: Annotated[
         bool,
         typer.Option("--describe", help="Ask about a description (`fedboost describe`) instead of training."),
     ] = False,
-    wait: Wait = 60,
-    json: Json = False,
+    wait: common.Wait = 60,
+    json: common.Json = False,
 ) -> None:
     """Ask all sites whether they would take part under these terms. No session starts. A site that would
     refuse reports all its reasons. Exits with code 1 unless all sites would take part."""
@@ -328,11 +315,11 @@ CHECK_EPILOG = (
 ODD = 1  # exit code if a finding would prevent or harm training
 
 
-@reads_a_table
+@common.reads_a_table
 def check(
     read: Reading,
     table: Annotated[str | None, typer.Argument(help="Table: a file, a folder or a URL.")] = None,
-    label: Label = None,
+    label: common.Label = None,
     config: Annotated[
         Path | None, typer.Option(help="This site's configuration file, which names its table.")
     ] = None,
@@ -341,8 +328,8 @@ def check(
         str | None,
         typer.Option(help="Party that the table belongs to, if parties hold different columns."),
     ] = None,
-    exclude: Exclude = None,
-    json: Json = False,
+    exclude: common.Exclude = None,
+    json: common.Json = False,
 ) -> None:
     """Check a table for problems that would prevent or harm training. Each finding includes a remedy. Exits
     with code 1 if there is an error or a warning, else with code 0."""

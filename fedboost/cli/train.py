@@ -21,20 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from fedboost.cli.common import (
-    Aggregator,
-    Force,
-    InsecureLoopback,
-    Json,
-    Keys,
-    PageFile,
-    Site,
-    Tables,
-    TermsFile,
-    Wait,
-    check_page,
-    reads_a_table,
-)
+from fedboost.cli import common
 from fedboost.cli.output import notice, print_json, show
 from fedboost.errors import ConfigError, SchemaMismatch
 from fedboost.results.base import Ended, Traffic
@@ -71,12 +58,12 @@ TRAIN_EPILOG = (
 
 
 def train(
-    terms: TermsFile,
-    aggregator: Aggregator,
+    terms: common.TermsFile,
+    aggregator: common.Aggregator,
     out: Annotated[Path, typer.Option(help="File for the model.")],
-    keys: Keys = None,
-    insecure_loopback: InsecureLoopback = False,
-    wait: Wait = 60,
+    keys: common.Keys = None,
+    insecure_loopback: common.InsecureLoopback = False,
+    wait: common.Wait = 60,
     reproducible: Annotated[
         bool,
         typer.Option(
@@ -85,12 +72,12 @@ def train(
             "that the model file is byte-for-byte reproducible for the same terms, parties and rows.",
         ),
     ] = False,
-    report: PageFile = None,
+    report: common.PageFile = None,
     mlflow: Annotated[
         str | None, typer.Option(metavar="URI", help="Also log the training run to this MLflow server.")
     ] = None,
-    force: Force = False,
-    json: Json = False,
+    force: common.Force = False,
+    json: common.Json = False,
 ) -> None:
     """Submit terms to an aggregator and receive the model. The command waits indefinitely for absent parties.
     The first Ctrl-C ends the training after the current round and saves the model trained so far. The second
@@ -265,7 +252,7 @@ def check_outputs(agreed: Terms, out: Path, report: Path | None, terms: Path, fo
     files = out, session_file(out)
     for file in files:
         check_writable(file, terms, force=force)
-    check_page(report, terms, force=force, outputs=files)
+    common.check_page(report, terms, force=force, outputs=files)
     if report is not None and agreed.keeps_parts:
         raise ConfigError(
             "report-of-parts", "--report requires a whole model, but here each party keeps its own part"
@@ -495,19 +482,19 @@ ALL = ""  # key of a table with the rows of all parties
 SIMULATE_EPILOG = "Example: fedboost simulate terms.toml --data all.csv --site hospital --out model.json"
 
 
-@reads_a_table
+@common.reads_a_table
 def simulate(
-    terms: TermsFile,
-    data: Tables,
+    terms: common.TermsFile,
+    data: common.Tables,
     read: Reading,
-    site: Site = None,
+    site: common.Site = None,
     parties: Annotated[
         int | None, typer.Option(help="Split the rows evenly among this many parties.", min=1)
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed for splitting rows and for message order.")] = 0,
     out: Annotated[Path | None, typer.Option(help="File for the model.")] = None,
-    force: Force = False,
-    json: Json = False,
+    force: common.Force = False,
+    json: common.Json = False,
 ) -> None:
     """Train in one process, as if the rows were at several sites. The first Ctrl-C ends the training after
     the current round. The second one stops immediately without saving."""

@@ -12,7 +12,7 @@ from typing import Any, assert_never
 
 import numpy as np
 
-from fedboost.boosting.queries import Query
+from fedboost.boosting.queries import Query, labels, trees
 from fedboost.boosting.queries.base import CONSTANT_TREE, Values
 from fedboost.boosting.queries.columns import (
     BinCountsQuery,
@@ -23,25 +23,6 @@ from fedboost.boosting.queries.columns import (
     SummaryQuery,
 )
 from fedboost.boosting.queries.ids import AlignQuery, IdCountQuery, PlacesQuery, ReachQuery
-from fedboost.boosting.queries.labels import (
-    RESIDUAL_BITS,
-    EvaluationQuery,
-    LevelSumsQuery,
-    MagnitudesQuery,
-    ResidualQuery,
-    RowsQuery,
-    StartQuery,
-    TimeGrid,
-    TimesQuery,
-)
-from fedboost.boosting.queries.trees import (
-    Elected,
-    EndRoundQuery,
-    HistogramQuery,
-    SumsQuery,
-    TreeQuery,
-    VoteQuery,
-)
 from fedboost.boosting.state import BoostingState
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Float32, Float64, Int64
@@ -109,16 +90,16 @@ class OwnHistograms:
                 self._known[more] = parent - self.of(fewer, limit)
         self._known = {node: cells for node, cells in self._known.items() if node in nodes}
 
-    def of_vote(self, query: VoteQuery) -> Int64:
+    def of_vote(self, query: trees.VoteQuery) -> Int64:
         """Return the histograms that a vote is based on, after the query's splits: int64 [nodes, cells]."""
         limit, cells = query.gradient.limit, self._bins.layout.cells
         self.descend(query.splits, query.nodes, limit, MAX_CELLS)
         return np.stack([self.of(node, limit)[:cells] for node in query.nodes])
 
-    def elected(self, query: HistogramQuery) -> Int64:
+    def elected(self, query: trees.HistogramQuery) -> Int64:
         """Return histograms after the query's splits: of each node's elected features, or all at the root."""
         layout, parts = self._bins.layout, []
-        everything = [Elected(layout.features, layout.bins)] * len(query.nodes)
+        everything = [trees.Elected(layout.features, layout.bins)] * len(query.nodes)
         for node, elected in zip(query.nodes, query.elected or everything, strict=True):
             sums = self.of(node, query.gradient.limit)
             picked = layout.pick(sums[: layout.cells], elected.features)
@@ -132,7 +113,7 @@ class OwnHistograms:
         return np.concatenate(parts)
 
 
-def votes(query: VoteQuery, terms: Terms, rows: int, layout: Layout, own: Int64) -> Int64:
+def votes(query: trees.VoteQuery, terms: Terms, rows: int, layout: Layout, own: Int64) -> Int64:
     """Compute a party's votes for features, int64 [nodes * features]. rows: number of the party's rows; own:
     the party's histograms, int64 [nodes, cells]."""
     # Penalties such as min_child_weight are for all rows: scale them by this party's share.
@@ -171,7 +152,7 @@ class LevelColumns:
             assert shard.keys is not None
             self._folds = np.where(trained, folds_of(shard.keys, terms.draws.seed), np.uint8(ALL))
 
-    def sums(self, query: LevelSumsQuery, columns: Sequence[Column], pairs: Int64) -> Int64:
+    def sums(self, query: labels.LevelSumsQuery, columns: Sequence[Column], pairs: Int64) -> Int64:
         """Return the answer to the query, int64 [query.cells]. pairs: packed gradients, int64 [rows]."""
         every = [query.all_slots] * (query.counted + (query.weight is not None))
         sums, *counts = [np.zeros((query.all_slots, 2), np.int64), *(np.zeros(n, np.int64) for n in every)]
@@ -265,14 +246,14 @@ class GrowingHolder(RowsHolder):
         """Restore the margins from before the last finished tree. Returns False if these are not stored."""
         return False
 
-    def encoded(self, start: StartQuery) -> tuple[Column, ...]:
+    def encoded(self, start: labels.StartQuery) -> tuple[Column, ...]:
         """Return the columns to bin."""
         return self.columns
 
     def use(self, bins: Bins) -> None:
         self.bins = bins
 
-    def bin(self, start: StartQuery) -> None:
+    def bin(self, start: labels.StartQuery) -> None:
         """Bin the columns, and drop their values. Each value takes four bytes, and is seldom needed again."""
         cut_points = start.cut_points if start.cut_points.sizes.size else NO_FEATURE
         settings = self._threads, self._shard.allocate, self._relayed
@@ -335,7 +316,7 @@ class HorizontalHolder(GrowingHolder):
         held_out = self._sets[metrics.VALIDATION] if holds_out(self._terms) else None
         return HeldTable(self.rows, lambda key: self._shard.hashed(key, self.columns), held_out)
 
-    def own_histograms(self, query: VoteQuery) -> Int64:
+    def own_histograms(self, query: trees.VoteQuery) -> Int64:
         """Return the histograms that a vote is based on, int64 [nodes, cells]. Used on a worker: the party
         adds the histograms of its workers before it votes."""
         query.check_order(self._terms, self.state)
@@ -368,11 +349,11 @@ class HorizontalHolder(GrowingHolder):
 
     def compute(self, query: Query) -> Int64:
         match query:  # the most frequent first
-            case HistogramQuery():
+            case trees.HistogramQuery():
                 return self._histograms(query)
-            case EndRoundQuery():
+            case trees.EndRoundQuery():
                 return self._end_round(query)
-            case RowsQuery():
+            case labels.RowsQuery():
                 return np.append(self.rows, self._gradients.count_exponents(self._terms.objective.loss.start))
             case QuantileQuery(_, grids, weight):
                 units = None if weight is None else weight.encode(self._shard.weight.astype(np.float64))
@@ -381,43 +362,43 @@ class HorizontalHolder(GrowingHolder):
                     time, end = self._shard.label
                     columns = *columns, np.where(end < np.inf, time, np.float32(np.nan))
                 return count_cells(columns, grids, self._threads, units)
-            case TimesQuery():
+            case labels.TimesQuery():
                 return self._times(query)
             case RangeQuery():
                 return count_ranges(query, self.columns, self._terms, self._threads)
-            case StartQuery():
+            case labels.StartQuery():
                 self.bin(query)
                 self._quantise_start(query)
                 return self._gradients.sum_pairs(self._sets[metrics.TRAIN])
-            case VoteQuery():
+            case trees.VoteQuery():
                 return votes(query, self._terms, self.rows, self.bins.layout, self._of_vote(query))
-            case SumsQuery():
+            case trees.SumsQuery():
                 self._gradients.quantise(self._terms.objective.loss, self._quantiser(query))
                 self.growing.apply(query.splits, self.bins)
                 growing, pairs = self.growing, self._gradients.pairs
                 leaves = (pairs[growing.output_of(node)][growing.of(node)] for node in query.nodes)
                 return np.array([sum_pairs(rows) for rows in leaves], np.int64).reshape(-1)
-            case ResidualQuery():
+            case labels.ResidualQuery():
                 return self._residuals(query)
             case IdCountQuery() | AlignQuery() | PlacesQuery() | ReachQuery() | BinsQuery():
                 raise PeerError(
                     "query-task",
                     f"the query ({query.description}) is only for parties with different columns",
                 )
-            case LevelSumsQuery():
+            case labels.LevelSumsQuery():
                 self._quantise_start(query)
                 return self._levels.sums(query, self.columns, self._gradients.pairs[0])
             case BinCountsQuery():
                 columns = self._levels.predicted(self.columns, self.state)
                 return count_bins(query, self._terms, self.state, columns, self._shard.base_margin)
-            case SummaryQuery() | MagnitudesQuery() | EvaluationQuery() | LevelsQuery():
+            case SummaryQuery() | labels.MagnitudesQuery() | labels.EvaluationQuery() | LevelsQuery():
                 raise PeerError(
                     "query-task", f"the query ({query.description}) is not part of a training session"
                 )
             case _:
                 assert_never(query)
 
-    def _histograms(self, query: HistogramQuery) -> Int64:
+    def _histograms(self, query: trees.HistogramQuery) -> Int64:
         bins = self.bins.layout.bins
         if query.bins != bins:
             raise PeerError(
@@ -428,25 +409,25 @@ class HorizontalHolder(GrowingHolder):
             return self._own.elected(query)
         return self.histograms(query)
 
-    def histograms(self, query: HistogramQuery) -> Int64:
+    def histograms(self, query: trees.HistogramQuery) -> Int64:
         """Return the histograms of the query's nodes, which the tree must have, without its other fields."""
         pairs, limit = self._gradients.pairs, query.gradient.limit
         return self.growing.histograms(query.nodes, pairs, self.bins, limit).reshape(-1)
 
-    def _of_vote(self, query: VoteQuery) -> Int64:
+    def _of_vote(self, query: trees.VoteQuery) -> Int64:
         self._grow(query)
         return self._own.of_vote(query)
 
-    def _residuals(self, query: ResidualQuery) -> Int64:
+    def _residuals(self, query: labels.ResidualQuery) -> Int64:
         """Return the total weight of each node's rows with residuals in each part of the node's cell."""
         self.growing.apply(query.splits, self.bins)
         if query.tree == CONSTANT_TREE:
             nodes = [np.flatnonzero(self._sets[metrics.TRAIN]).astype(np.uint32)]
         else:
             nodes = [self.growing.of(node) for node in query.nodes]
-        out = np.zeros((len(nodes), 1 << RESIDUAL_BITS), np.int64)
+        out = np.zeros((len(nodes), 1 << labels.RESIDUAL_BITS), np.int64)
         own = self._shard.label, self._gradients.margin[0], self._shard.weight
-        cell = query.width, RESIDUAL_BITS, query.weight.factor, float(query.weight.limit)
+        cell = query.width, labels.RESIDUAL_BITS, query.weight.factor, float(query.weight.limit)
 
         def weigh(piece: tuple[Rows, int, Int64]) -> None:
             rows, start, cells = piece
@@ -455,7 +436,7 @@ class HorizontalHolder(GrowingHolder):
         self._threads.each(weigh, list(zip(nodes, query.starts, out, strict=True)))
         return out.reshape(-1)
 
-    def _end_round(self, query: EndRoundQuery) -> Int64:
+    def _end_round(self, query: trees.EndRoundQuery) -> Int64:
         self.end_tree(query.tree, query.splits, query.values)
         parts, loss = self._metrics(query), self._loss
         if query.exponents:
@@ -468,12 +449,12 @@ class HorizontalHolder(GrowingHolder):
         return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts])
 
     @property
-    def _time_grid(self) -> TimeGrid:
+    def _time_grid(self) -> labels.TimeGrid:
         assert self.state.start is not None
         assert self.state.start.times is not None
         return self.state.start.times
 
-    def _times(self, query: TimesQuery) -> Int64:
+    def _times(self, query: labels.TimesQuery) -> Int64:
         """Count events, censored rows and the weight of events of each set of rows by time."""
         (time, end), weight = self._shard.label, self._shard.weight
         bins, size, is_event = (
@@ -488,7 +469,7 @@ class HorizontalHolder(GrowingHolder):
             out.append(np.bincount(bins[among], units[among], size))
         return np.concatenate(out).astype(np.int64)
 
-    def _metrics(self, query: EndRoundQuery) -> list[Int64]:
+    def _metrics(self, query: trees.EndRoundQuery) -> list[Int64]:
         """Return the metric sums of each set of rows in the query, with zeros for sets of other parties."""
         sets = [name.rpartition(metrics.OF_PARTY) for name in query.sets]
         sums = {
@@ -506,30 +487,30 @@ class HorizontalHolder(GrowingHolder):
         else:
             margin[:] = 0.0 if base is None else base
 
-    def encoded(self, start: StartQuery) -> tuple[Column, ...]:
+    def encoded(self, start: labels.StartQuery) -> tuple[Column, ...]:
         return self._levels.encoded(self.columns, start.means)
 
     def use(self, bins: Bins) -> None:
         super().use(bins)
         self._own = OwnHistograms(self.growing, bins, self._gradients.pairs)
 
-    def _grow(self, query: TreeQuery) -> None:
+    def _grow(self, query: trees.TreeQuery) -> None:
         """Apply the splits of a query about the growing tree. At the root, compute the gradients first."""
         if not self.has_gradients:
             self._quantise(query)
         self.growing.apply(query.splits, self.bins)
 
-    def _quantise(self, query: TreeQuery) -> None:
+    def _quantise(self, query: trees.TreeQuery) -> None:
         """Compute the gradients of the growing tree. With gradient-based sampling, also sample its rows."""
         terms, quantise, loss = self._terms, self._quantiser(query), self._loss
         if terms.sums_risk:
             at_risk = () if self.state.scales is None else self.state.scales.at_risk
-            if isinstance(query, HistogramQuery):
+            if isinstance(query, trees.HistogramQuery):
                 at_risk = query.at_risk or at_risk
             assert isinstance(loss, Cox)
             loss = replace(loss, sets=self._time_grid.risk_sets(at_risk))
         if terms.draws.by_gradient_norm:
-            assert isinstance(query, HistogramQuery)  # the terms allow no votes
+            assert isinstance(query, trees.HistogramQuery)  # the terms allow no votes
             settings = terms.draws.subsample, terms.trees.reg_lambda, query.threshold
             sample = NormSample(self._sets[metrics.TRAIN], self._draws, query.tree, *settings)
             self._gradients.quantise(loss, quantise, reweigh=sample.reweigh)
@@ -539,13 +520,15 @@ class HorizontalHolder(GrowingHolder):
             self._gradients.quantise(loss, quantise)
         self.has_gradients = True
 
-    def _quantise_start(self, query: StartQuery | LevelSumsQuery) -> None:
+    def _quantise_start(self, query: labels.StartQuery | labels.LevelSumsQuery) -> None:
         """Compute the gradients from which the base score and the target means are computed."""
         loss, noise = self._terms.objective.loss, self._terms.noise
         shift = 0.0 if noise is None else loss.margin(self._terms.bound.start)
         self._gradients.quantise(loss.start, self._quantiser(query), shift)
 
-    def _quantiser(self, query: StartQuery | LevelSumsQuery | TreeQuery | SumsQuery) -> Quantise:
+    def _quantiser(
+        self, query: labels.StartQuery | labels.LevelSumsQuery | trees.TreeQuery | trees.SumsQuery
+    ) -> Quantise:
         """Return the function that quantises gradients for a query. Under terms with noise, the function
         also clips the gradients of each row to a bound."""
         if self._terms.noise is not None:

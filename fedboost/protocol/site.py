@@ -17,16 +17,7 @@ from fedboost.privacy.noise import epsilon_of, mu_of, noise_of
 from fedboost.privacy.packing import RandomBytes
 from fedboost.privacy.pairwise import Group
 from fedboost.privacy.protection import Tag
-from fedboost.protocol.contracts import (
-    MAX_GROUPS,
-    NOWHERE,
-    HeldTable,
-    Holder,
-    Position,
-    Query,
-    TrainingState,
-    smallest_revealed_set,
-)
+from fedboost.protocol import contracts
 from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.parts import Part
 from fedboost.terms.hiding import MIN_EPSILON
@@ -112,8 +103,8 @@ class Question:
     turn: int
     digest: bytes
     of_tree: bool
-    before: Position
-    after: Position
+    before: contracts.Position
+    after: contracts.Position
     received: tuple[bytes, ...] = ()
 
 
@@ -130,8 +121,8 @@ class Standing:
         signed: whether this party signed a model."""
 
     attempt: int = 0
-    base: Position = NOWHERE
-    reached: Position = NOWHERE
+    base: contracts.Position = contracts.NOWHERE
+    reached: contracts.Position = contracts.NOWHERE
     questions: tuple[Question, ...] = ()
     helped: tuple[int, tuple[str, ...]] | None = None
     signed: bool = False
@@ -141,7 +132,7 @@ class Standing:
         """Turn of the last recorded query about the growing tree, or 0 if there is none."""
         return self.questions[-1].turn if self.questions else 0
 
-    def after(self, question: Question, base: Position, reached: Position) -> "Standing":
+    def after(self, question: Question, base: contracts.Position, reached: contracts.Position) -> "Standing":
         """Return the standing after this query. If `base` has changed, another tree has started, and the
         earlier queries are dropped."""
         # A turn that is asked again replaces its entry. Others that were asked after it stay.
@@ -225,7 +216,7 @@ class SessionMemory(Protocol):
         """Secret from which the session's noise and salt are derived, 32 bytes. It survives restarts and is
         deleted when the session ends."""
 
-    def bind(self, rows: Callable[[bytes], bytes], table: HeldTable | None = None) -> None:
+    def bind(self, rows: Callable[[bytes], bytes], table: contracts.HeldTable | None = None) -> None:
         """Bind the session to its rows. rows: returns the rows' HMAC under a key; table: what later sessions
         may need to know about the rows. Raises Refused if the session started with other rows, or if only a
         few rows differ between this and another session."""
@@ -235,7 +226,7 @@ class SessionMemory(Protocol):
         Raises Refused if this session would exceed a limit, because parties have met in other sessions since
         it was offered."""
 
-    def ask(self, question: Question, base: Position, reached: Position) -> None:
+    def ask(self, question: Question, base: contracts.Position, reached: contracts.Position) -> None:
         """Record a query that is about to be answered. If `base` differs from the recorded base, another tree
         has started, and the earlier queries are dropped."""
 
@@ -417,7 +408,7 @@ def check_group(session: KnownSession, others: Iterable[KnownSession], limits: L
     groups, mine = frozenset[frozenset[str]]().union(*(other.groups for other in met)), session.groups
     if limits.similar_groups or not session.hides or mine <= groups or (session.lacking and groups <= mine):
         return
-    if len(groups | mine) > MAX_GROUPS:
+    if len(groups | mine) > contracts.MAX_GROUPS:
         raise Refused(
             "groups-too-many",
             f"party {party} has taken part in {len(groups)} distinct groups of parties and refuses another "
@@ -425,7 +416,7 @@ def check_group(session: KnownSession, others: Iterable[KnownSession], limits: L
         )
     # The strictest assumption of all sessions: parties that collude in one of them can use the sums of all.
     colluding = max(known.colluding for known in (session, *met))
-    shown = smallest_revealed_set(groups | mine, colluding)
+    shown = contracts.smallest_revealed_set(groups | mine, colluding)
     if shown:
         raise Refused(
             "groups-reveal-parties",
@@ -483,7 +474,7 @@ class TransientSession:
     def together(self) -> AbstractContextManager[None]:
         return nullcontext()  # nothing outlives the process anyway
 
-    def bind(self, rows: Callable[[bytes], bytes], table: HeldTable | None = None) -> None:
+    def bind(self, rows: Callable[[bytes], bytes], table: contracts.HeldTable | None = None) -> None:
         """Record which rows are used. Their values, which this process never changes, are not hashed."""
         if table is not None and table.chosen is not None:
             memory, name = self._memory, self._known.session
@@ -497,7 +488,7 @@ class TransientSession:
             check_others(self._known, others, self.limits, self._memory.party)
         self.standing = replace(self.standing, attempt=attempt)
 
-    def ask(self, question: Question, base: Position, reached: Position) -> None:
+    def ask(self, question: Question, base: contracts.Position, reached: contracts.Position) -> None:
         self.standing = self.standing.after(question, base, reached)
 
     def help(self, stage: int, roster: tuple[str, ...]) -> None:
@@ -538,7 +529,7 @@ class Spending:
     memory: SessionMemory
 
     def release(
-        self, query: Query, state: TrainingState, tag: Tag, values: Int64
+        self, query: contracts.Query, state: contracts.TrainingState, tag: Tag, values: Int64
     ) -> tuple[Int64, Charge | None]:
         """Return an answer with this party's share of the noise added, and the charge for the answer.
 
@@ -563,7 +554,7 @@ class Spending:
         self.memory.charge(charge.name, charge.cost)  # committed before the answer leaves: no crash loses it
         return values + noise_of(hmac.digest(key, b"noise", "sha256"), release.share, values.size), charge
 
-    def _key(self, query: Query, state: TrainingState, tag: Tag, values: Int64) -> bytes:
+    def _key(self, query: contracts.Query, state: contracts.TrainingState, tag: Tag, values: Int64) -> bytes:
         # Everything that makes the answer what it is, but not the attempt: otherwise the same answer in
         # several attempts would get several draws of noise, whose mean is closer to the exact sums.
         label = packing.pack(
@@ -639,7 +630,7 @@ class Site:
         keep: stores this party's part of a model; called before the party signs the model."""
 
     name: str
-    holder: Callable[[Terms, bytes], Holder] | None
+    holder: Callable[[Terms, bytes], contracts.Holder] | None
     draw: RandomBytes
     credentials: Credentials | None = None
     permit: Callable[[SessionOffer], Limits] = lambda offer: Limits(

@@ -29,22 +29,7 @@ from fedboost.runtime.signed_model import PartyModel, SignedModel, request_of
 from fedboost.runtime.tasks import OnWaiting, TaskRequests
 from fedboost.runtime.telemetry import Row
 from fedboost.terms.terms import Terms
-from fedboost.wire.messages import (
-    CheckRequest,
-    Failed,
-    ModelPart,
-    RoundDone,
-    SiteReply,
-    Status,
-    TrainCommand,
-    TrainRequest,
-    Waiting,
-    decode_check_reply,
-    decode_status,
-    decode_train_event,
-    encode_check_request,
-    encode_train_request,
-)
+from fedboost.wire import messages
 
 REDIAL_SECONDS = 1.0  # between two attempts to reach a lost aggregator
 MAX_REQUESTS = 5
@@ -143,19 +128,21 @@ class Training:
     def stop(self) -> None:
         """Abort the session at the aggregator, which then discards it. To only stop following the session,
         delete this object instead: submitting the same terms leads back to the session."""
-        self._command(TrainCommand.STOP)
+        self._command(messages.TrainCommand.STOP)
 
     def finish(self) -> None:
         """End the training after the current round. The model contains all rounds completed by then."""
         self._enough = self._finishing = True
-        self._finishing = self._command(TrainCommand.FINISH)
+        self._finishing = self._command(messages.TrainCommand.FINISH)
 
-    def _command(self, command: TrainCommand) -> bool:
-        return self._line.command(encode_train_request(TrainRequest(self._terms.canonical(), command)))
+    def _command(self, command: messages.TrainCommand) -> bool:
+        return self._line.command(
+            messages.encode_train_request(messages.TrainRequest(self._terms.canonical(), command))
+        )
 
     def _follow(self, wait: float, on_waiting: OnWaiting | None) -> Iterator[Row]:
         """Yield one row per round until the session ends, reconnecting as often as necessary."""
-        who, command = self._line.who, TrainCommand.FOLLOW
+        who, command = self._line.who, messages.TrainCommand.FOLLOW
         while True:
             try:
                 yield from self._events(command, wait, on_waiting)
@@ -165,27 +152,31 @@ class Training:
                     raise channel.explained(lost, who) from None
                 self._line.note(reached=False)
                 time.sleep(REDIAL_SECONDS)
-                command, self._finishing = TrainCommand.RETURN, False
+                command, self._finishing = messages.TrainCommand.RETURN, False
                 continue
             if self._model is None:
                 raise PeerError("training-no-model", f"{who} ended the training without a model")
             return
 
-    def _events(self, command: TrainCommand, wait: float, on_waiting: OnWaiting | None) -> Iterator[Row]:
+    def _events(
+        self, command: messages.TrainCommand, wait: float, on_waiting: OnWaiting | None
+    ) -> Iterator[Row]:
         data = bytearray()
         before, bytes_before = 0.0, 0
         known = self.traffic
-        request = encode_train_request(TrainRequest(self._terms.canonical(), command, self._signed_request()))
+        request = messages.encode_train_request(
+            messages.TrainRequest(self._terms.canonical(), command, self._signed_request())
+        )
         for message in self._line.stream(request, wait):
-            match decode_train_event(message):
-                case Waiting(parties, absent):
+            match messages.decode_train_event(message):
+                case messages.Waiting(parties, absent):
                     self.absent = {
                         party: datetime.fromtimestamp(seen, UTC) if seen > 0 else None
                         for party, seen in absent.items()
                     }
                     if on_waiting:
                         on_waiting(parties)
-                case RoundDone(number, metrics, seconds, traffic):
+                case messages.RoundDone(number, metrics, seconds, traffic):
                     total = sum(map(sum, traffic.values()))
                     if self._totals.get(number, total) != total:  # a restarted aggregator counts from 0
                         self._earlier, self._totals = known, {}
@@ -200,7 +191,7 @@ class Training:
                         yield row
                         if self._enough and not self._finishing:  # the command did not reach it
                             self.finish()
-                case ModelPart(part, last, traffic):
+                case messages.ModelPart(part, last, traffic):
                     data += part
                     if last:
                         self._count(traffic)
@@ -208,7 +199,7 @@ class Training:
                         model = read_trained(bytes(data), "the aggregator's model")
                         self._check(model)
                         self._model = model
-                case Failed(reason):
+                case messages.Failed(reason):
                     raise SessionFailed("training-failed", reason)
 
     def _count(self, traffic: Mapping[str, tuple[int, int]]) -> None:
@@ -290,18 +281,22 @@ class Connection(TaskRequests):
 
     def check(
         self, terms: Terms, wait: float = 60.0, on_waiting: OnWaiting | None = None
-    ) -> tuple[SiteReply, ...]:
+    ) -> tuple[messages.SiteReply, ...]:
         """Ask every party in the terms whether it would take part, without starting a session. Returns the
         replies in the order in which the terms list the parties."""
         _check_parties(terms)
         request = None if self._bundle is None else request_of(terms, self._bundle, key_exchange.CHECK)
-        data = encode_check_request(CheckRequest(terms.canonical(), request))
-        return decode_check_reply(self._answer(channel.CHECK, data, wait, CHECK_SECONDS, on_waiting)).sites
+        data = messages.encode_check_request(messages.CheckRequest(terms.canonical(), request))
+        return messages.decode_check_reply(
+            self._answer(channel.CHECK, data, wait, CHECK_SECONDS, on_waiting)
+        ).sites
 
-    def status(self, wait: float = 5.0) -> Status:
+    def status(self, wait: float = 5.0) -> messages.Status:
         """Return the connected parties and the sessions. wait: maximum time in seconds to wait for an
         answer."""
-        return decode_status(self._answer(channel.STATUS_OF, b"", wait, max(wait, MIN_PATIENCE_SECONDS)))
+        return messages.decode_status(
+            self._answer(channel.STATUS_OF, b"", wait, max(wait, MIN_PATIENCE_SECONDS))
+        )
 
     def _answer(
         self, method: str, request: bytes, wait: float, patience: float, on_waiting: OnWaiting | None = None

@@ -17,18 +17,7 @@ from fedboost.protocol.contracts import Bound
 from fedboost.protocol.messages import SESSION_NAME, FromParty, Parties, Relay, Report, Request, ToParty
 from fedboost.terms.session import MAX_PARTIES
 from fedboost.terms.training import MAX_FIGURES
-from fedboost.wire.codec import (
-    HAND_WRITTEN,
-    MAX_FRAME,
-    MAX_FROM_AGGREGATOR,
-    MAX_TO_AGGREGATOR,
-    FieldCodec,
-    one_of,
-    pair_of,
-    parsed,
-    require,
-    serialised,
-)
+from fedboost.wire import codec
 from fedboost.wire.v1 import fedboost_pb2 as pb
 
 T = TypeVar("T")
@@ -41,14 +30,14 @@ Vouched = Callable[[str, Request | None], None]
 def _coded(kind: type[T] | UnionType, message: Any, limit: int) -> Coded[T]:
     """Return the encoder and decoder of a class or union. message: its protobuf class; limit: in bytes."""
     oneofs = message.DESCRIPTOR.oneofs
-    pair = one_of(kind, *oneofs) if oneofs else pair_of(kind, message.DESCRIPTOR)
+    pair = codec.one_of(kind, *oneofs) if oneofs else codec.pair_of(kind, message.DESCRIPTOR)
     return (
-        lambda value: serialised(message(**pair.write(value))),
-        lambda data: pair.read(parsed(message, data, limit)),
+        lambda value: codec.serialised(message(**pair.write(value))),
+        lambda data: pair.read(codec.parsed(message, data, limit)),
     )
 
 
-_FROM_PARTY: Coded[FromParty] = _coded(FromParty, pb.FromParty, MAX_TO_AGGREGATOR)
+_FROM_PARTY: Coded[FromParty] = _coded(FromParty, pb.FromParty, codec.MAX_TO_AGGREGATOR)
 _encode_from_party, decode_from_party = _FROM_PARTY
 
 
@@ -57,7 +46,7 @@ def encode_from_party(message: FromParty) -> bytes:
     return _encoded(pb.FromParty, message) if type(message) in _BULK else _encode_from_party(message)
 
 
-_TO_PARTY = one_of(ToParty, *pb.ToParty.DESCRIPTOR.oneofs)
+_TO_PARTY = codec.one_of(ToParty, *pb.ToParty.DESCRIPTOR.oneofs)
 _BULK: dict[type, tuple[str, str]] = {Report: ("report", "cells"), Relay: ("relay", "content")}
 """Message with much content -> its field, and the field of its content."""
 
@@ -66,7 +55,7 @@ def encode_to_party(message: ToParty) -> bytes:
     """Encode a message from the aggregator to a party."""
     if type(message) in _BULK:
         return _encoded(pb.ToParty, message)
-    return serialised(pb.ToParty(**_TO_PARTY.write(message)))
+    return codec.serialised(pb.ToParty(**_TO_PARTY.write(message)))
 
 
 def _encoded(kind: Any, message: object) -> bytes:
@@ -75,7 +64,7 @@ def _encoded(kind: Any, message: object) -> bytes:
     fields = vars(message)
     out = kind(**{name: {**fields, bulk: b""}})
     setattr(getattr(out, name), bulk, fields[bulk])
-    return serialised(out)
+    return codec.serialised(out)
 
 
 class UnreadOffer(PeerError):
@@ -91,7 +80,7 @@ def decode_to_party(data: bytes, vouched: Vouched = lambda text, request: None) 
 
     vouched: function that raises a FedboostError if the terms of an offer must not be parsed; UnreadOffer is
     then raised. It is called before parsing, because parsing large terms takes a long time."""
-    message = parsed(pb.ToParty, data, MAX_FROM_AGGREGATOR)
+    message = codec.parsed(pb.ToParty, data, codec.MAX_FROM_AGGREGATOR)
     if message.WhichOneof("message") == "admit":
         _check_vouched(message.admit, vouched)
     read: ToParty = _TO_PARTY.read(message)
@@ -100,7 +89,7 @@ def decode_to_party(data: bytes, vouched: Vouched = lambda text, request: None) 
 
 def _check_vouched(admit: Any, vouched: Vouched) -> None:
     SESSION_NAME.check(admit.session)
-    request = HAND_WRITTEN[Request].read(admit.request) if admit.HasField("request") else None
+    request = codec.HAND_WRITTEN[Request].read(admit.request) if admit.HasField("request") else None
     try:
         vouched(admit.terms, request)
     except FedboostError as error:
@@ -109,9 +98,9 @@ def _check_vouched(admit: Any, vouched: Vouched) -> None:
 
 # ---- Frames between adders and the aggregator -----------------------------------------------------------
 
-_FROM_ADDER: Coded[FromAdder] = _coded(FromAdder, pb.FromAdder, MAX_TO_AGGREGATOR + MAX_FRAME)
+_FROM_ADDER: Coded[FromAdder] = _coded(FromAdder, pb.FromAdder, codec.MAX_TO_AGGREGATOR + codec.MAX_FRAME)
 encode_from_adder, decode_from_adder = _FROM_ADDER
-_TO_ADDER: Coded[ToAdder] = _coded(ToAdder, pb.ToAdder, MAX_FROM_AGGREGATOR + MAX_FRAME)
+_TO_ADDER: Coded[ToAdder] = _coded(ToAdder, pb.ToAdder, codec.MAX_FROM_AGGREGATOR + codec.MAX_FRAME)
 encode_to_adder, decode_to_adder = _TO_ADDER
 
 
@@ -148,12 +137,12 @@ Traffic = Annotated[Mapping[str, tuple[int, int]], _MOST]
 def _traffic_from_pb(traffic: Any) -> Traffic:
     columns = traffic.parties, traffic.sent, traffic.received
     _MOST.check(columns[0])
-    require(len({*map(len, columns)}) == 1, "its lists of traffic have different lengths")
+    codec.require(len({*map(len, columns)}) == 1, "its lists of traffic have different lengths")
     return {party: (sent, received) for party, sent, received in zip(*columns, strict=True)}
 
 
 # As lists: a message for each of a thousand parties took most of the time of a round's report.
-HAND_WRITTEN[Traffic] = FieldCodec(
+codec.HAND_WRITTEN[Traffic] = codec.FieldCodec(
     lambda told: dict(zip(_WAYS, zip(*told.values(), strict=True), strict=False)) | {"parties": [*told]},
     _traffic_from_pb,
 )
@@ -221,8 +210,8 @@ class TrainRequest(NamedTuple):
     request: Request | None = None
 
 
-encode_train_request, decode_train_request = _coded(TrainRequest, pb.TrainRequest, MAX_TO_AGGREGATOR)
-_TRAIN_EVENT: Coded[TrainEvent] = _coded(TrainEvent, pb.TrainEvent, MAX_FROM_AGGREGATOR)
+encode_train_request, decode_train_request = _coded(TrainRequest, pb.TrainRequest, codec.MAX_TO_AGGREGATOR)
+_TRAIN_EVENT: Coded[TrainEvent] = _coded(TrainEvent, pb.TrainEvent, codec.MAX_FROM_AGGREGATOR)
 encode_train_event, decode_train_event = _TRAIN_EVENT
 
 
@@ -308,7 +297,7 @@ class Status:
         return {**asdict(self), "sessions": sessions}
 
 
-encode_status, decode_status = _coded(Status, pb.StatusReply, MAX_FROM_AGGREGATOR)
+encode_status, decode_status = _coded(Status, pb.StatusReply, codec.MAX_FROM_AGGREGATOR)
 
 
 # ---- Checks of terms, outside of sessions ---------------------------------------------------------------
@@ -380,10 +369,10 @@ class CheckReply(NamedTuple):
     sites: Annotated[tuple[SiteReply, ...], Bound(MAX_PARTIES, "sites")]
 
 
-encode_check_request, decode_check_request = _coded(CheckRequest, pb.CheckRequest, MAX_TO_AGGREGATOR)
-encode_review, decode_review = _coded(Review, pb.Review, MAX_FROM_AGGREGATOR)
+encode_check_request, decode_check_request = _coded(CheckRequest, pb.CheckRequest, codec.MAX_TO_AGGREGATOR)
+encode_review, decode_review = _coded(Review, pb.Review, codec.MAX_FROM_AGGREGATOR)
 _encode_objections, decode_objections = _coded(Objections, pb.Objections, MAX_OBJECTIONS)
-encode_check_reply, decode_check_reply = _coded(CheckReply, pb.CheckReply, MAX_FROM_AGGREGATOR)
+encode_check_reply, decode_check_reply = _coded(CheckReply, pb.CheckReply, codec.MAX_FROM_AGGREGATOR)
 
 
 def encode_objections(objections: Objections) -> bytes:

@@ -10,17 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedboost.boosting.programs.rounding import (
-    coarse,
-    nearest,
-    part,
-    rounded,
-    rows_of_bin,
-    rows_of_group,
-    step_of,
-    unit_of,
-    with_ties,
-)
+from fedboost.boosting.programs import rounding
 from fedboost.fixedpoint import Float32, Int64
 from fedboost.gbdt.metrics import OfSurvival, metric_of
 from fedboost.gbdt.objectives.objective import Objective
@@ -43,7 +33,7 @@ def time_edges(times: Float32, events: Int64, chosen: Sequence[float], unit: int
         unit: unit to which counts are rounded.
     """
     fine = np.setdiff1d(times, np.union1d(public_times(), chosen))
-    grids = (public_times(), rows_of_bin(unit)), (fine, unit)
+    grids = (public_times(), rounding.rows_of_bin(unit)), (fine, unit)
     found = [_merged(grid, times, events, least, unit) for grid, least in grids]
     edges: list[float] = np.unique(np.concatenate([*found, np.array(chosen, np.float32)])).tolist()
     return edges
@@ -53,7 +43,7 @@ def _merged(grid: Float32, times: Float32, events: Int64, least: int, unit: int)
     """Return at most MAX_TIMES + 1 times of a grid, with at least `least` events, as rounded, until each from
     the one before. The last one is that of the last event, which may have fewer."""
     counts = _regrouped(events, times, grid)
-    told = np.array(coarse(counts.tolist(), unit, int(counts.sum()) // unit * unit) or [0], np.int64)
+    told = np.array(rounding.coarse(counts.tolist(), unit, int(counts.sum()) // unit * unit) or [0], np.int64)
     places, ends, held = np.flatnonzero(told[:-1]), list[int](), 0
     least = max(least, -(-int(told.sum()) // MAX_TIMES))
     for place in places.tolist():
@@ -85,30 +75,32 @@ def curve(name: str, edges: Float32, events: Int64, left: Int64, told: int, unit
     """
     at_risk, share, points = told, 1.0, list[Figures]()
     points.append({"time": 0.0, "at_risk": told, "survival": 1.0})
-    deaths, gone = (coarse(each.tolist(), unit, most) or [] for each, most in ((events, None), (left, told)))
+    deaths, gone = (
+        rounding.coarse(each.tolist(), unit, most) or [] for each, most in ((events, None), (left, told))
+    )
     for edge, died, lost in zip(edges.tolist(), deaths or [0] * left.size, gone, strict=False):
-        if at_risk < rows_of_bin(unit):
+        if at_risk < rounding.rows_of_bin(unit):
             break
         share *= 1.0 - min(died / (at_risk - max(lost - died, 0) / 2), 1.0)
         at_risk -= lost
-        points.append({"time": float(f"{edge:.7g}"), "at_risk": at_risk, "survival": rounded(share)})
-    return {"name": name, "rows": told, "events": nearest(int(events.sum()), unit), "points": points}
+        points.append({"time": float(f"{edge:.7g}"), "at_risk": at_risk, "survival": rounding.rounded(share)})
+    return {"name": name, "rows": told, "events": rounding.nearest(int(events.sum()), unit), "points": points}
 
 
 def coarse_by_time(counts: Int64, terms: Terms, rows: int) -> Int64:
     """Round `survival.counts_by_time`. A second call changes nothing. rows: number of all rows."""
-    unit = unit_of(terms.evaluation.min_count)
-    totals = None, part(int(counts[1].sum()), rows, unit)
-    told = (coarse(each.tolist(), unit, total) for each, total in zip(counts, totals, strict=True))
+    unit = rounding.unit_of(terms.evaluation.min_count)
+    totals = None, rounding.part(int(counts[1].sum()), rows, unit)
+    told = (rounding.coarse(each.tolist(), unit, total) for each, total in zip(counts, totals, strict=True))
     return np.array([each or [0] * counts.shape[1] for each in told], np.int64)
 
 
 def described(counts: Int64, terms: Terms, rows: int) -> Figures:
     """Return the curve of all rows. counts: `survival.counts_by_time` at public times, which may be rounded;
     rows: number of all rows."""
-    unit, times = unit_of(terms.evaluation.min_count), public_times()
+    unit, times = rounding.unit_of(terms.evaluation.min_count), public_times()
     told = coarse_by_time(counts, terms, rows)
-    edges = _merged(times, times, told[0], rows_of_bin(unit), unit)
+    edges = _merged(times, times, told[0], rounding.rows_of_bin(unit), unit)
     events, left = (_regrouped(each, times, edges) for each in told)
     return curve(GROUPS[0], edges, events, left, int(left.sum()), unit)
 
@@ -129,13 +121,15 @@ def curves(table: SurvivalTable, chosen: Sequence[float], rows: int, unit: int) 
         events, left = (_regrouped(each, table.edges, edges) for each in by_time)
         return curve(name, edges, events, left, told, unit)
 
-    told = part(int(table.left.sum()), rows, unit)
-    every, whole = of_group(GROUPS[0], table.counts, told), nearest(told, unit)
-    until = [*accumulate(coarse(table.counts.sum(axis=(0, 1)).tolist(), unit, whole) or [whole])]
+    told = rounding.part(int(table.left.sum()), rows, unit)
+    every, whole = of_group(GROUPS[0], table.counts, told), rounding.nearest(told, unit)
+    until = [*accumulate(rounding.coarse(table.counts.sum(axis=(0, 1)).tolist(), unit, whole) or [whole])]
     ends = [next(n for n, rows in enumerate(until, 1) if 3 * rows >= third * whole) for third in (1, 2)]
     thirds = [table.counts[:, :, low:high] for low, high in pairwise([0, *ends, table.grid.cells])]
-    sizes = coarse([int(each.sum()) for each in thirds], unit, whole) or [0]
-    return [every, *map(of_group, GROUPS[1:], thirds, sizes)][: 4 if min(sizes) >= rows_of_group(unit) else 1]
+    sizes = rounding.coarse([int(each.sum()) for each in thirds], unit, whole) or [0]
+    return [every, *map(of_group, GROUPS[1:], thirds, sizes)][
+        : 4 if min(sizes) >= rounding.rows_of_group(unit) else 1
+    ]
 
 
 def figure(name: str, loss: Objective, table: SurvivalTable, unit: int) -> tuple[float | None, float | None]:
@@ -148,4 +142,4 @@ def figure(name: str, loss: Objective, table: SurvivalTable, unit: int) -> tuple
         return None, None
     found = table.concordance() if not time else table.area(time) if metric.grows else table.brier(loss, time)
     # A unit of rows changes a share of pairs about as much as the smaller group of a pair.
-    return with_ties(*found, step_of(min(1.0, unit / min(groups))) if unit > 1 else 0.0)
+    return rounding.with_ties(*found, rounding.step_of(min(1.0, unit / min(groups))) if unit > 1 else 0.0)

@@ -10,18 +10,7 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 
-from fedboost.boosting.queries.base import (
-    APART,
-    MAX_ROWS,
-    BaseQuery,
-    Counted,
-    Features,
-    Rows,
-    Stateless,
-    View,
-    cached,
-    check_started,
-)
+from fedboost.boosting.queries import base
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import MAX_CELL_BITS, UNIT, Int64, Scale, cell_bits
 from fedboost.gbdt.cut_points import (
@@ -71,7 +60,7 @@ def weight_scale(terms: Terms, rows: int, exponent: int) -> Scale:
 
 
 @dataclass(frozen=True)
-class QuantileQuery(Counted, BaseQuery):
+class QuantileQuery(base.Counted, base.BaseQuery):
     """Counts rows in each subcell of the grids. There is one grid per column of `tasks.gridded`.
 
     weight: scale of the row weights, or None if rows are not weighted. A weighted row adds its weight, in
@@ -79,11 +68,11 @@ class QuantileQuery(Counted, BaseQuery):
 
     description = "how many rows lie in each column interval"
     tasks = TRAINING | {"describe"}
-    views = (("grids", View.grids),)
+    views = (("grids", base.View.grids),)
 
-    rows: Rows
+    rows: base.Rows
     grids: Grids
-    weight: Scale | None = field(default=None, metadata=APART)
+    weight: Scale | None = field(default=None, metadata=base.APART)
 
     @property
     def cells(self) -> int:
@@ -136,7 +125,7 @@ class QuantileQuery(Counted, BaseQuery):
 
 
 @dataclass(frozen=True)
-class BinsQuery(Counted, BaseQuery):
+class BinsQuery(base.Counted, base.BaseQuery):
     """Asks for the number of bins of each numeric feature, if only the owner of a feature may know its cut
     points.
 
@@ -147,8 +136,8 @@ class BinsQuery(Counted, BaseQuery):
 
     description = "how many intervals each column has"
 
-    features: Features
-    rows = MAX_ROWS - 1
+    features: base.Features
+    rows = base.MAX_ROWS - 1
 
     @property
     def cells(self) -> int:
@@ -176,7 +165,7 @@ class BinsQuery(Counted, BaseQuery):
 
 
 @dataclass(frozen=True)
-class RangeQuery(Counted, BaseQuery):
+class RangeQuery(base.Counted, base.BaseQuery):
     """Counts rows in each part of each numeric feature's declared range (`cut_points.range_edges`).
 
     Values outside a range are counted in its first or last part; missing values are not counted. Sent once,
@@ -187,8 +176,8 @@ class RangeQuery(Counted, BaseQuery):
     with_noise = (True,)
     released = CUT_POINTS
 
-    rows: Rows
-    features: Features
+    rows: base.Rows
+    features: base.Features
     divisions: Annotated[
         int, Only((RANGE_PARTS, FINE_PARTS).__contains__, "it counts other parts of a range")
     ]
@@ -229,7 +218,7 @@ class RangeQuery(Counted, BaseQuery):
 
 
 @dataclass(frozen=True)
-class BinCountsQuery(Stateless, BaseQuery):
+class BinCountsQuery(base.Stateless, base.BaseQuery):
     """Counts rows in each bin of each feature, then in each bin of the model's score.
 
     Args:
@@ -251,7 +240,7 @@ class BinCountsQuery(Stateless, BaseQuery):
     rounds: Annotated[int, Bound(MAX_ROUNDS, "rounds")]
     rows = ROWS
 
-    @cached
+    @base.cached
     def cells(self) -> int:
         return sum(self.sizes) + self.score
 
@@ -276,7 +265,7 @@ class BinCountsQuery(Stateless, BaseQuery):
     def check_order(self, terms: Terms, state: Any) -> None:
         if terms.task.uses_reference:
             return
-        check_started(state)
+        base.check_started(state)
         # Levels may be 1: the next tree's root may have shared the last turn. But it must not have split.
         if state.splits or not 0 <= self.rounds < len(state.rounds):
             raise PeerError("query-order", "rows may be counted by bin only after the last tree")
@@ -289,7 +278,7 @@ SUMMARY_BY_PARTY = "SummaryQuery by party"
 
 
 @dataclass(frozen=True)
-class SummaryQuery(Stateless, BaseQuery):
+class SummaryQuery(base.Stateless, base.BaseQuery):
     """Counts all rows, the missing values and levels of each feature, and the classes of the label. Sent
     once, in the first turn.
 
@@ -321,15 +310,17 @@ class SummaryQuery(Stateless, BaseQuery):
     with_noise = (False, True)
     released = SUMMARY
 
-    numeric: Features
+    numeric: base.Features
     levels: Annotated[
         tuple[Annotated[int, Bound(MAX_CATEGORIES, "levels")], ...],
         Bound(MAX_FEATURES, "categorical features"),
     ]
     classes: Annotated[int, Bound(MAX_CLASSES, "classes")]
-    figures: Annotated[int, Bound(MAX_FEATURES + 1, "numeric columns")] = field(default=0, metadata=APART)
-    times: Annotated[int, Bound(MAX_FEATURES, "times")] = field(default=0, metadata=APART)
-    sites: Annotated[tuple[str, ...], Bound(MAX_PARTIES, "sites")] = field(default=(), metadata=APART)
+    figures: Annotated[int, Bound(MAX_FEATURES + 1, "numeric columns")] = field(
+        default=0, metadata=base.APART
+    )
+    times: Annotated[int, Bound(MAX_FEATURES, "times")] = field(default=0, metadata=base.APART)
+    sites: Annotated[tuple[str, ...], Bound(MAX_PARTIES, "sites")] = field(default=(), metadata=base.APART)
     rows = ROWS
 
     @classmethod
@@ -393,7 +384,7 @@ Sums = Annotated[tuple[int, ...], Bound(GROUPS * _MOST, "sums")]
 
 
 @dataclass(frozen=True)
-class LevelsQuery(Stateless, BaseQuery):
+class LevelsQuery(base.Stateless, base.BaseQuery):
     """Counts rows by cell of their level or, with `places`, asks for the names of levels.
 
     Answer: for each group, the counts of all cells and then their checks, int64 [GROUPS, 2, cells], of which

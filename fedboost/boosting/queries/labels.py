@@ -7,27 +7,7 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 
-from fedboost.boosting.queries.base import (
-    APART,
-    CONSTANT_TREE,
-    MAX_NODES,
-    MAX_ROWS,
-    BaseQuery,
-    BeforeTrees,
-    Counted,
-    Metrics,
-    Nodes,
-    Rows,
-    Stateless,
-    TreeNumber,
-    View,
-    cached,
-    check_bits,
-    check_several,
-    check_started,
-    check_tree,
-    digest_of,
-)
+from fedboost.boosting.queries import base
 from fedboost.boosting.queries.columns import LEVELS_SUMMED, are_weighted, weight_scale
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BITS, UNIT, Float32, Scale, cell_bits
@@ -67,13 +47,13 @@ _FEW_SLOTS = Only(
 
 
 @dataclass(frozen=True)
-class RowsQuery(Stateless, BaseQuery):
+class RowsQuery(base.Stateless, base.BaseQuery):
     """Counts the rows, and counts gradients, hessians and weights at the initial margins by magnitude.
 
     Answer: the row count, then the exponent counts of gradients, of hessians and of weights."""
 
     description = "row count; label and weight magnitudes"
-    rows = MAX_ROWS
+    rows = base.MAX_ROWS
 
     @property
     def cells(self) -> int:
@@ -133,7 +113,7 @@ class TimeGrid:
 
 
 @dataclass(frozen=True)
-class TimesQuery(Counted, BaseQuery):
+class TimesQuery(base.Counted, base.BaseQuery):
     """Counts events, censored rows and the weight of events by time.
 
     Answer: for each set of rows (`Terms.sets`), int64 [3, bins]. starts: first time of each bin but the
@@ -142,7 +122,7 @@ class TimesQuery(Counted, BaseQuery):
     description = "how many events and other rows, by time"
     steps = LEVELS_SUMMED
 
-    rows: Rows
+    rows: base.Rows
     starts: Times
     weight: Scale
     sets: Annotated[tuple[str, ...], Bound(2, "sets of rows")]
@@ -170,7 +150,7 @@ class TimesQuery(Counted, BaseQuery):
 
 
 @dataclass(frozen=True)
-class StartQuery(BeforeTrees, BaseQuery):
+class StartQuery(base.BeforeTrees, base.BaseQuery):
     """Sends the cut points to all parties. Answer: the sums of gradients and hessians at the initial margins.
 
     means: the means in the slots of each column of `target_means`, float32 [buckets, folds]. The last fold is
@@ -179,17 +159,17 @@ class StartQuery(BeforeTrees, BaseQuery):
     description = "sum over all rows (for the mean label)"
     with_noise = (False, True)
     released = START
-    views = (("cut_points", View.cut_points),)
+    views = (("cut_points", base.View.cut_points),)
     scales = "gradient", "hessian"
 
-    rows: Rows
+    rows: base.Rows
     cut_points: CutPoints
     gradient: Scale
     hessian: Scale
     means: Annotated[tuple[Float32, ...], Bound(MAX_COLUMNS, "target-mean columns")] = field(
-        default=(), metadata=APART
+        default=(), metadata=base.APART
     )
-    times: TimeGrid | None = field(default=None, metadata=APART)
+    times: TimeGrid | None = field(default=None, metadata=base.APART)
 
     @property
     def cells(self) -> int:
@@ -206,7 +186,7 @@ class StartQuery(BeforeTrees, BaseQuery):
     def check_terms(self, terms: Terms) -> None:
         features, numeric = len(terms.columns.features), len(terms.columns.ordered)
         cut_points = self.cut_points
-        check_bits(START_BITS if terms.noise is None else NOISE_BITS, self.gradient, self.hessian)
+        base.check_bits(START_BITS if terms.noise is None else NOISE_BITS, self.gradient, self.hessian)
         if cut_points.sizes.size != features:
             raise Refused(
                 "query-cuts",
@@ -217,11 +197,11 @@ class StartQuery(BeforeTrees, BaseQuery):
         if (cut_points.sizes + 1 + cut_points.missing > MAX_CODES).any():
             raise Refused("query-cuts", "a feature has more bins than fit into a byte")
         head = cut_points.head(numeric)
-        if digest_of(cut_points) != digest_of(head.with_categories(terms.columns.category_counts)):
+        if base.digest_of(cut_points) != base.digest_of(head.with_categories(terms.columns.category_counts)):
             raise Refused(
                 "query-cuts", "the bins of categorical features do not match their levels in the terms"
             )
-        if terms.hides_columns and digest_of(head) != digest_of(head.numbered):
+        if terms.hides_columns and base.digest_of(head) != base.digest_of(head.numbered):
             raise Refused(
                 "query-cuts", "the query reveals cut points that only the owner of a column may know"
             )
@@ -255,7 +235,7 @@ class StartQuery(BeforeTrees, BaseQuery):
 
 
 @dataclass(frozen=True)
-class LevelSumsQuery(Counted, BaseQuery):
+class LevelSumsQuery(base.Counted, base.BaseQuery):
     """Sums gradients and hessians at the initial margins in each slot of each target-mean column.
 
     Answer: int64 [slots, (gradient, hessian)] without validation rows, then the row count of each slot, then
@@ -275,7 +255,7 @@ class LevelSumsQuery(Counted, BaseQuery):
     with_noise = (False, True)
     released = LEVELS
 
-    rows: Rows
+    rows: base.Rows
     slots: Annotated[tuple[int, ...], Bound(MAX_COLUMNS, "target-mean columns"), _FEW_SLOTS]
     gradient: Scale
     hessian: Scale
@@ -294,7 +274,7 @@ class LevelSumsQuery(Counted, BaseQuery):
     def cell_bits(self) -> int:
         return max(bits for _, bits in self.segments)
 
-    @cached
+    @base.cached
     def segments(self) -> tuple[Segment, ...]:
         # all rows may be in one slot; sums, counts and weights have cells of their own widths
         slots, limit = self.all_slots, max(self.gradient.limit, self.hessian.limit)
@@ -313,7 +293,7 @@ class LevelSumsQuery(Counted, BaseQuery):
         due = tuple(slots.with_missing for slots in slots_of(terms).values())
         if not due or self.slots != due:
             raise Refused("query-levels", "the slots of the query do not match target_means in the terms")
-        check_bits(START_BITS if terms.noise is None else NOISE_BITS, self.gradient, self.hessian)
+        base.check_bits(START_BITS if terms.noise is None else NOISE_BITS, self.gradient, self.hessian)
         weight = weight_scale(terms, self.rows, 0).bits if are_weighted(terms) else None
         asked = None if self.weight is None else self.weight.bits
         if self.counted != (terms.noise is None) or asked != weight:
@@ -335,7 +315,7 @@ RESIDUAL_WIDTHS = tuple(KEY_BITS - RESIDUAL_BITS * turn for turn in range(RESIDU
 
 
 @dataclass(frozen=True)
-class ResidualQuery(BaseQuery):
+class ResidualQuery(base.BaseQuery):
     """Applies splits to the grown tree, then sums row weights in each of the given nodes by residual (label -
     margin).
 
@@ -345,14 +325,14 @@ class ResidualQuery(BaseQuery):
 
     description = "prediction errors, by group of rows"
     of_tree = True
-    views = ("splits", View.splits), ("starts", View.cells)
+    views = ("splits", base.View.splits), ("starts", base.View.cells)
     scales = ("weight",)
 
-    rows: Rows
-    tree: TreeNumber
+    rows: base.Rows
+    tree: base.TreeNumber
     splits: Splits
-    nodes: Nodes
-    starts: Annotated[tuple[int, ...], Bound(MAX_NODES, "cells")]
+    nodes: base.Nodes
+    starts: Annotated[tuple[int, ...], Bound(base.MAX_NODES, "cells")]
     width: int
     weight: Scale
 
@@ -375,9 +355,9 @@ class ResidualQuery(BaseQuery):
                 "query-residuals",
                 f"the query asks for residuals, which objective {terms.objective.name} does not need",
             )
-        check_tree(terms, self.tree, self.splits, ())
-        check_several(terms, nodes)
-        if self.tree == CONSTANT_TREE and nodes != (0,):
+        base.check_tree(terms, self.tree, self.splits, ())
+        base.check_several(terms, nodes)
+        if self.tree == base.CONSTANT_TREE and nodes != (0,):
             raise Refused(
                 "query-residuals", "before the first tree, the query must be about the residuals of all rows"
             )
@@ -398,8 +378,8 @@ class ResidualQuery(BaseQuery):
 
     def check_order(self, terms: Terms, state: Any) -> None:
         tree, levels = state.tree, state.levels
-        check_started(state)
-        constant = tree == CONSTANT_TREE
+        base.check_started(state)
+        constant = tree == base.CONSTANT_TREE
         max_levels = RESIDUAL_TURNS if constant else terms.max_turns_per_tree
         if self.tree != tree or levels >= max_levels or (levels == 0 and not constant):
             raise PeerError(
@@ -434,7 +414,7 @@ EVALUATION_BY_PARTY = "EvaluationQuery by party"
 """Name of the query in logs if it includes metrics of individual parties."""
 
 
-class OfModel(Stateless, BaseQuery):
+class OfModel(base.Stateless, base.BaseQuery):
     """Base of queries that evaluate a model."""
 
     tasks = frozenset({"evaluate"})
@@ -463,8 +443,8 @@ class MagnitudesQuery(OfModel):
     description = "row counts; weight and loss magnitudes"
     only_turn = 1
 
-    metrics: Metrics
-    rows = MAX_ROWS
+    metrics: base.Metrics
+    rows = base.MAX_ROWS
 
     @property
     def means(self) -> tuple[str, ...]:
@@ -523,8 +503,8 @@ class EvaluationQuery(OfModel):
     with_noise = (False, True)
     released = SCORES
 
-    rows: Rows
-    metrics: Metrics
+    rows: base.Rows
+    metrics: base.Metrics
     sets: Annotated[tuple[str, ...], Bound(1 + MAX_SUBGROUPS * (1 + MAX_CATEGORIES), "sets of rows")]
     sites: Parties
     scores: bool
@@ -535,7 +515,7 @@ class EvaluationQuery(OfModel):
     weight: Scale
     caps: Annotated[tuple[float, ...], Bound(MAX_METRICS, "caps")]
     survival: Annotated[tuple[float, ...], Bound(4 + 2 * MAX_TIMES + MAX_METRICS, "times")] = field(
-        default=(), metadata=APART
+        default=(), metadata=base.APART
     )
 
     @property
@@ -552,7 +532,7 @@ class EvaluationQuery(OfModel):
             return cls(ROWS, (), (), (), *kind, UNIT, ())
         return cls(rows, terms.metrics, (ALL, *levels), evaluating.sites_of(terms), *kind, weight, caps)
 
-    @cached
+    @base.cached
     def figures(self) -> dict[str, Metric]:
         """Maps name -> metric, including the cap on its losses, if any."""
         found = {name: exact_metric_of(name) for name in self.metrics}
@@ -568,7 +548,7 @@ class EvaluationQuery(OfModel):
     def only_turn(self) -> int:  # type: ignore[override]
         return 2 if self.sets else 1
 
-    @cached
+    @base.cached
     def cells(self) -> int:
         if not self.sets:
             return metrics.noisy_cells(self.scores, self.classes, self.threshold)

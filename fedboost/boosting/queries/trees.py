@@ -7,25 +7,7 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from fedboost.boosting.queries.base import (
-    APART,
-    MAX_NODES,
-    BaseQuery,
-    Metrics,
-    Nodes,
-    Rows,
-    TreeNumber,
-    Values,
-    View,
-    cached,
-    check_bits,
-    check_nodes,
-    check_scales,
-    check_started,
-    check_tree,
-    digest_of,
-    hidden_places,
-)
+from fedboost.boosting.queries import base
 from fedboost.boosting.queries.labels import EXPONENT_VECTORS, START_BITS, Times
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BITS, Float64, Int64, Scale, cell_bits
@@ -65,7 +47,7 @@ class Elected:
 
 
 @dataclass(frozen=True)
-class HistogramQuery(BaseQuery):
+class HistogramQuery(base.BaseQuery):
     """Applies splits to the growing tree, then asks for the gradient histograms of the given nodes.
 
     Parties compute and quantise gradients when they receive the query for a tree's root. Answer: int64 [node,
@@ -95,26 +77,26 @@ class HistogramQuery(BaseQuery):
     of_tree = True
     scales = "gradient", "hessian"
 
-    rows: Rows
+    rows: base.Rows
     tree: int
     splits: Splits
-    nodes: Nodes
+    nodes: base.Nodes
     bins: int
     gradient: Scale
     hessian: Scale
-    widths: Annotated[bytes, Bound(2 * MAX_NODES, "cell widths"), _PAIRS] = b""
-    elected: Annotated[tuple[Elected, ...], Bound(MAX_NODES, "nodes"), _FEW_FEATURES] = ()
+    widths: Annotated[bytes, Bound(2 * base.MAX_NODES, "cell widths"), _PAIRS] = b""
+    elected: Annotated[tuple[Elected, ...], Bound(base.MAX_NODES, "nodes"), _FEW_FEATURES] = ()
     threshold: float = 0.0
-    grouped: bool = field(default=False, metadata=APART)
-    at_risk: Times = field(default=(), metadata=APART)
+    grouped: bool = field(default=False, metadata=base.APART)
+    at_risk: Times = field(default=(), metadata=base.APART)
 
-    @cached
+    @base.cached
     def digest(self) -> bytes:
         if self.at_risk:
-            return digest_of((self, "at_risk", self.at_risk))
-        return digest_of((self, "grouped")) if self.grouped else digest_of(self)
+            return base.digest_of((self, "at_risk", self.at_risk))
+        return base.digest_of((self, "grouped")) if self.grouped else base.digest_of(self)
 
-    @cached
+    @base.cached
     def cells(self) -> int:
         return sum(self.node_pairs) * STATS + self.marks
 
@@ -123,7 +105,7 @@ class HistogramQuery(BaseQuery):
         """Number of marks at the end of an answer; 0 unless sums are over groups of bins."""
         return self.grouped * len(self.nodes) * self.bins
 
-    @cached
+    @base.cached
     def node_pairs(self) -> tuple[int, ...]:
         if not self.elected:
             return (self.bins + 1,) * len(self.nodes)
@@ -133,7 +115,7 @@ class HistogramQuery(BaseQuery):
         """Split an answer, or a sum of answers, into one array per node."""
         return pieces(answer, [pairs * STATS for pairs in self.node_pairs])
 
-    @cached
+    @base.cached
     def _layout(self) -> "_Layout":
         scales = self.gradient.limit, self.hessian.limit
         return _layout_of(self.node_pairs, self.widths, self.rows, *scales)
@@ -146,7 +128,7 @@ class HistogramQuery(BaseQuery):
     def cell_bits(self) -> int:
         return max(segment.bits for segment in self.segments)
 
-    @cached
+    @base.cached
     def segments(self) -> tuple[Segment, ...]:
         # a mark is 0 or 1, from the only party that holds the column: 2 bits with the sign
         marks = (Segment(self.marks, cell_bits(1, 1)),) if self.grouped else ()
@@ -157,8 +139,8 @@ class HistogramQuery(BaseQuery):
         return terms.trees.rounds * max_levels(terms) * (terms.noise is None)
 
     def check_terms(self, terms: Terms) -> None:
-        check_scales(terms, self.gradient, self.hessian, self.threshold)
-        check_nodes(terms, self.tree, self.splits, self.nodes)
+        base.check_scales(terms, self.gradient, self.hessian, self.threshold)
+        base.check_nodes(terms, self.tree, self.splits, self.nodes)
         self._check_widths(terms)
         if bool(self.at_risk) and not (terms.sums_risk and falls(self.at_risk)):
             raise Refused("query-times", "the sums of risks in the query are not valid: they do not decrease")
@@ -237,7 +219,7 @@ class HistogramQuery(BaseQuery):
             return None
         draws = terms.draws.max_bootstrap_count
         limit = max(self.gradient.limit, self.hessian.limit) * draws
-        places = hidden_places(terms, state.start.cut_points, len(self.nodes))
+        places = base.hidden_places(terms, state.start.cut_points, len(self.nodes))
         marks = {}
         if self.grouped:
             sums = self.cells - self.marks
@@ -295,7 +277,7 @@ def _layout_of(pairs: tuple[int, ...], widths: bytes, rows: int, gradient: int, 
 
 
 @dataclass(frozen=True)
-class VoteQuery(BaseQuery):
+class VoteQuery(base.BaseQuery):
     """Applies splits to the growing tree, then asks parties to vote for the features by which to split the
     given nodes.
 
@@ -306,10 +288,10 @@ class VoteQuery(BaseQuery):
     description = "votes on which columns separate rows best"
     of_tree = True
 
-    rows: Rows
+    rows: base.Rows
     tree: int
     splits: Splits
-    nodes: Nodes
+    nodes: base.Nodes
     features: int
     parties: int
     gradient: Scale
@@ -329,8 +311,8 @@ class VoteQuery(BaseQuery):
 
     def check_terms(self, terms: Terms) -> None:
         features = len(terms.columns.features)
-        check_bits(terms.bits, self.gradient, self.hessian)
-        check_nodes(terms, self.tree, self.splits, self.nodes)
+        base.check_bits(terms.bits, self.gradient, self.hessian)
+        base.check_nodes(terms, self.tree, self.splits, self.nodes)
         allowed = self.features == features and 1 <= self.parties <= len(terms.parties)
         if not terms.histograms.vote_top_k or not allowed:
             raise Refused(
@@ -370,7 +352,7 @@ def check_growing(
         votes: True if the query asks for votes.
     """
     tree, levels = state.tree, state.levels
-    check_started(state)
+    base.check_started(state)
     if query.tree != tree:
         raise PeerError("query-order", f"the query is about tree {query.tree}, but tree {tree} is growing")
     if state.residual is not None:
@@ -397,7 +379,7 @@ def check_growing(
 
 
 @dataclass(frozen=True)
-class SumsQuery(BaseQuery):
+class SumsQuery(base.BaseQuery):
     """Asks for sums of gradients and hessians in the leaves of a tree whose splits follow from noisy answers.
 
     Sent once per tree, and only under terms with noise. Answer: int64 [leaf, (gradient, hessian)],
@@ -408,10 +390,10 @@ class SumsQuery(BaseQuery):
     with_noise = (True,)
     released = TREES
 
-    rows: Rows
+    rows: base.Rows
     tree: int
     splits: Splits
-    nodes: Nodes
+    nodes: base.Nodes
 
     @property
     def gradient(self) -> Scale:
@@ -432,10 +414,10 @@ class SumsQuery(BaseQuery):
         return terms.trees.rounds * (terms.noise is not None)
 
     def check_terms(self, terms: Terms) -> None:
-        check_nodes(terms, self.tree, self.splits, self.nodes)
+        base.check_nodes(terms, self.tree, self.splits, self.nodes)
 
     def check_order(self, terms: Terms, state: Any) -> None:
-        check_started(state)
+        base.check_started(state)
         if self.tree != state.tree:
             raise PeerError(
                 "query-order",
@@ -455,7 +437,7 @@ BY_PARTY = "EndRoundQuery by party"
 
 
 @dataclass(frozen=True)
-class EndRoundQuery(BaseQuery):
+class EndRoundQuery(base.BaseQuery):
     """Ends a round: applies the last splits, adds each row's leaf value to its margin, and asks for metrics.
 
     Tree -1 is the constant from which boosting starts. The answer consists of:
@@ -469,22 +451,22 @@ class EndRoundQuery(BaseQuery):
     description = "error of the model, summed over all rows"
     ends_tree = True
     with_noise = (False, True)  # the terms have no metrics then
-    views = ("splits", View.splits), ("values", View.values)
+    views = ("splits", base.View.splits), ("values", base.View.values)
     scales = ("weight",)
 
-    rows: Rows
-    tree: TreeNumber
+    rows: base.Rows
+    tree: base.TreeNumber
     splits: Splits
-    values: Values
-    metrics: Metrics
+    values: base.Values
+    metrics: base.Metrics
     weight: Scale
     exponents: bool
     sets: Annotated[tuple[str, ...], Bound(2 * (1 + MAX_PARTIES), "sets of rows")] = (TRAIN,)
     sizes: bool = False
-    risk: Scale | None = field(default=None, metadata=APART)
-    bins: Annotated[tuple[int, ...], Bound(2, "sets with time bins")] = field(default=(), metadata=APART)
+    risk: Scale | None = field(default=None, metadata=base.APART)
+    bins: Annotated[tuple[int, ...], Bound(2, "sets with time bins")] = field(default=(), metadata=base.APART)
 
-    @cached
+    @base.cached
     def cells(self) -> int:
         metric_cells = len(self.sets) * metrics.cells(self.metrics)
         exponents = EXPONENT_VECTORS * EXPONENT_CELLS * self.exponents
@@ -506,7 +488,7 @@ class EndRoundQuery(BaseQuery):
         return terms.trees.rounds + 1
 
     def check_terms(self, terms: Terms) -> None:
-        check_tree(terms, self.tree, self.splits, self.values)
+        base.check_tree(terms, self.tree, self.splits, self.values)
         if self.sizes and not terms.draws.by_gradient_norm:
             raise Refused(
                 "query-sampling", "the query asks for gradient norms, but rows are not sampled by them"
@@ -551,7 +533,7 @@ class EndRoundQuery(BaseQuery):
         return [(sum_later(risk) / self.risk.factor, of / self.weight.factor) for risk, of in each]
 
     def check_order(self, terms: Terms, state: Any) -> None:
-        check_started(state)
+        base.check_started(state)
         due = tuple(state.start.times.of(rows).size + 1 for rows in self.sets) if terms.sums_risk else ()
         if self.bins != due:
             raise PeerError("query-order", "the query does not sum risks by the time bins of the session")

@@ -31,15 +31,9 @@ from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Program
 from fedboost.protocol.messages import Request
 from fedboost.results.session import EndedSession, Submitted
+from fedboost.runtime.aggregator import parties
 from fedboost.runtime.aggregator.analysts import MAX_WAITING, Analysts, named
 from fedboost.runtime.aggregator.limits import Peer
-from fedboost.runtime.aggregator.parties import (
-    Admission,
-    ConnectedParties,
-    check_signed,
-    check_version,
-    refuse,
-)
 from fedboost.runtime.aggregator.sessions import CANNOT_WRITE, ActiveSession, Sessions
 from fedboost.runtime.files import sync_folder, write_atomically
 from fedboost.runtime.signed_model import PART_BEGINS, from_json
@@ -313,7 +307,7 @@ class Submissions:
                 "not-label-holder",
                 "only the label holder can request a prediction; use fedboost predict --party",
             )
-        check_signed(trust, terms, request, name, key_exchange.SESSION)
+        parties.check_signed(trust, terms, request, name, key_exchange.SESSION)
         if trust is not None and request is not None:
             key_exchange.check_age(request, trust.clock())
         self._check_unused(nonce_of(request))
@@ -437,21 +431,21 @@ class _Asked(NamedTuple):
 class StatusService:
     """Handler of the RPC `Status`, which reports the members and sessions of an aggregator."""
 
-    _admission: Admission
+    _admission: parties.Admission
     _sessions: Sessions
-    _connected: ConnectedParties
+    _connected: parties.ConnectedParties
     _analysts: Analysts
     _since: int = field(default_factory=lambda: int(time.time()))
 
     async def answer(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
         await self._admission.only_message(requests, context, peer)
         try:
-            check_version(context, "caller")
+            parties.check_version(context, "caller")
             caller = self._admission.caller(context)
             if caller is not None and caller.role == "adder":
                 raise Refused("certificate-wrong-role", "an adder may not query the status")
         except FedboostError as error:
-            await refuse(context, error)
+            await parties.refuse(context, error)
         await context.write(encode_status(self.seen_by(caller)))
 
     def seen_by(self, caller: Identified | None) -> Status:

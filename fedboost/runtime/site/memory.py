@@ -31,22 +31,8 @@ from pydantic import ConfigDict, TypeAdapter
 
 from fedboost.errors import ConfigError, LocalProtocolError, Refused, quoted
 from fedboost.privacy.pairwise import derive
+from fedboost.protocol import site
 from fedboost.protocol.contracts import HeldTable, Position
-from fedboost.protocol.site import (
-    KEY_BYTES,
-    ROUNDING,
-    Budget,
-    KnownSession,
-    Limits,
-    Question,
-    Relayed,
-    Release,
-    SessionOffer,
-    Standing,
-    check_chosen,
-    check_others,
-    judge,
-)
 from fedboost.results.audit import Admitted, Checked, Ended
 from fedboost.results.site import USUAL_DELTA, Spent
 from fedboost.runtime.files import file_errors, folder_name
@@ -57,7 +43,7 @@ from fedboost.views.approval import columns_of
 # ---- What sessions cost ---------------------------------------------------------------------------------
 
 
-def spent_under(spent: Spent, budget: Budget | None, own: bool) -> Spent:
+def spent_under(spent: Spent, budget: site.Budget | None, own: bool) -> Spent:
     """Return the privacy spent on a dataset, expressed as an epsilon, and the budget that remains. budget:
     budget for the site's current dataset; own: True if `spent` is about that dataset."""
     limit = budget if own else None
@@ -129,11 +115,11 @@ class Json(Generic[T]):
         return value
 
 
-KNOWN, STANDING, QUESTION = Json(KnownSession), Json(Standing), Json(Question)
+KNOWN, STANDING, QUESTION = Json(site.KnownSession), Json(site.Standing), Json(site.Question)
 
 
 def admission(
-    offer: SessionOffer,
+    offer: site.SessionOffer,
     party: str = "",
     dataset: str = "",
     names: Mapping[str, str] | None = None,
@@ -183,7 +169,7 @@ class FileMemory(Store):
         path: Path,
         party: str,
         dataset: str,
-        budget: Budget | None = None,
+        budget: site.Budget | None = None,
         names: Callable[[Terms], Mapping[str, str]] = lambda terms: {},
         clock: Callable[[], str] = now,
     ) -> None:
@@ -247,11 +233,11 @@ class FileMemory(Store):
         with self.transaction(durable) as file:
             write(file)
 
-    def record(self, release: Release | Relayed) -> None:
+    def record(self, release: site.Release | site.Relayed) -> None:
         """Record a release or relay before it leaves the site. After a DurabilityError, it must not leave."""
         # Without waiting for the disk, a kill loses nothing, and a power failure may lose the last entries. A
         # lost charge could be spent again, so a charge always waits.
-        charged = isinstance(release, Release) and release.charge is not None
+        charged = isinstance(release, site.Release) and release.charge is not None
         self.write(lambda file: self.append(file, release), durable=charged)
 
     def ended(self, session: str, reason: str, paused: bool = False, analyst: str = "") -> None:
@@ -288,22 +274,24 @@ class FileMemory(Store):
         with self.transaction(durable=False) as file:
             return spent_in(file)
 
-    def begin(self, offer: SessionOffer, limits: Limits) -> "FileSession":
+    def begin(self, offer: site.SessionOffer, limits: site.Limits) -> "FileSession":
         """Start a session, or continue it after a restart. Raises Refused if the session violates a rule or
         the budget, DurabilityError if it cannot be recorded."""
         name, terms = (self.party, offer.session), offer.terms
         with self.transaction() as file:
             known, others = self.known(file, offer)
-            judge(offer, known, others, limits, self.party)
+            site.judge(offer, known, others, limits, self.party)
             if terms.noise is not None and self.budget is not None:
                 self.budget.check_session(self.party, terms, costs(file), costs(file, *name))
             if known is None:
                 delta, planned = (terms.noise.delta, terms.plan.cost) if terms.noise else (0.0, 0.0)
-                about = KnownSession.begun(offer.session, terms, offer.request, self.party, offer.analyst)
+                about = site.KnownSession.begun(
+                    offer.session, terms, offer.request, self.party, offer.analyst
+                )
                 row = terms.digest, offer.request, KNOWN.of(about), delta, planned, self._clock()
                 self.promise(file, "sessions", *name, *row)
-                put(file, "secrets", *name, os.urandom(KEY_BYTES))
-                self.promise(file, "standings", *name, *as_row(b"", Standing()), None)
+                put(file, "secrets", *name, os.urandom(site.KEY_BYTES))
+                self.promise(file, "standings", *name, *as_row(b"", site.Standing()), None)
                 keep_terms(file, terms)
             own = self.party, self.dataset, self._names(terms), self.adder
             self.append(file, admission(offer, *own))
@@ -330,8 +318,8 @@ class FileMemory(Store):
         return None if found is None else (int(found[0]), bytes(found[1]))
 
     def known(
-        self, file: sqlite3.Connection, offer: SessionOffer
-    ) -> tuple[KnownSession | None, list[KnownSession]]:
+        self, file: sqlite3.Connection, offer: site.SessionOffer
+    ) -> tuple[site.KnownSession | None, list[site.KnownSession]]:
         """Return the offered session (None if it is new), and all other sessions of the dataset. A session
         that several parties share is listed once. Requests that other parties received are omitted."""
         own = known_session(file, self.party, offer.session)
@@ -345,7 +333,7 @@ class FileSession:
     `protocol.site.SessionMemory`."""
 
     def __init__(
-        self, memory: FileMemory, offer: SessionOffer, limits: Limits, file: sqlite3.Connection
+        self, memory: FileMemory, offer: site.SessionOffer, limits: site.Limits, file: sqlite3.Connection
     ) -> None:
         self._memory = memory
         self._offer, self._limits = offer, limits
@@ -364,7 +352,7 @@ class FileSession:
             self._standing = replace(standing, reached=questions[-1].after)
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> site.Standing:
         return self._standing
 
     @property
@@ -407,7 +395,7 @@ class FileSession:
         if (chosen := table.chosen) is not None:
             sets = file.execute("SELECT DISTINCT rows, bits FROM row_sets").fetchall()
             others = (np.unpackbits(np.frombuffer(bits, np.uint8), count=rows) != 0 for rows, bits in sets)
-            check_chosen(chosen, others, self._limits, self._memory.party)
+            site.check_chosen(chosen, others, self._limits, self._memory.party)
             put(file, "row_sets", *self._name, table.rows, np.packbits(chosen).tobytes())
         put(file, "tables", *self._name, table.rows, hashed)
 
@@ -421,7 +409,7 @@ class FileSession:
                 # Sessions admitted since this one was offered may have met first: check again.
                 known, others = self._memory.known(file, self._offer)
                 assert known is not None
-                check_others(known, others, self._limits, self._memory.party)
+                site.check_others(known, others, self._limits, self._memory.party)
             row = *self._name, *as_row(self._rows, standing), None
             self._memory.promise(file, "standings", *row)
 
@@ -429,7 +417,7 @@ class FileSession:
         self._write(write, durable=bool(self._offer.terms.blocks))
         self._standing = standing
 
-    def ask(self, question: Question, base: Position, reached: Position) -> None:
+    def ask(self, question: site.Question, base: Position, reached: Position) -> None:
         """Record a question before it is answered. base, reached: positions before and after the question."""
         standing, other_tree = self._standing.after(question, base, reached), base != self._standing.base
 
@@ -461,7 +449,7 @@ class FileSession:
             if file.execute(query, (*self._name, release)).fetchone() is not None:
                 return
             ((planned,),) = file.execute(f"SELECT planned FROM sessions {_OF_ONE}", self._name)
-            if costs(file, *self._name) + cost > planned * (1.0 + ROUNDING):
+            if costs(file, *self._name) + cost > planned * (1.0 + site.ROUNDING):
                 raise Refused(
                     "session-over-plan",
                     f"party {party}: session {quoted(session)} requests more releases than its terms plan, "
@@ -492,7 +480,7 @@ class FileSession:
         self._memory.just_ended = self._session
         store.overwrite()
 
-    def _stand(self, standing: Standing, durable: bool = False) -> None:
+    def _stand(self, standing: site.Standing, durable: bool = False) -> None:
         self._write(
             lambda file: put(file, "standings", *self._name, *as_row(self._rows, standing), None), durable
         )
@@ -556,16 +544,16 @@ def _locked(path: Path, party: str, remedy: str = "") -> int:
     return handle
 
 
-def known_session(file: sqlite3.Connection, party: str, session: str) -> KnownSession | None:
+def known_session(file: sqlite3.Connection, party: str, session: str) -> site.KnownSession | None:
     """Return a party's session by name; None if unknown."""
     row = file.execute(f"{_ABOUT} {_OF_ONE}", (now(), party, session)).fetchone()
     return None if row is None else _known(*row[1:])
 
 
-def known_sessions(file: sqlite3.Connection, party: str, at: str = "") -> list[KnownSession]:
+def known_sessions(file: sqlite3.Connection, party: str, at: str = "") -> list[site.KnownSession]:
     """Return all sessions of the dataset, without the requests that other parties received. at: time for
     which to compute the sessions' age; '' for the current time."""
-    sessions: dict[tuple[str, str], KnownSession] = {}
+    sessions: dict[tuple[str, str], site.KnownSession] = {}
     for name, *row in file.execute(_ABOUT, (at or now(),)):
         known, mine = _known(*row), name == party
         if mine or (known.session, known.digest) not in sessions:
@@ -573,11 +561,11 @@ def known_sessions(file: sqlite3.Connection, party: str, at: str = "") -> list[K
     return [*sessions.values()]
 
 
-def _known(text: str, attempt: int, ended: str | None, days: float | None) -> KnownSession:
+def _known(text: str, attempt: int, ended: str | None, days: float | None) -> site.KnownSession:
     return replace(KNOWN.read(text), attempt=attempt, ended=ended, days=days or 0.0)
 
 
-def as_row(rows: bytes, standing: Standing) -> tuple[Value, ...]:
+def as_row(rows: bytes, standing: site.Standing) -> tuple[Value, ...]:
     """Return the values of the columns `attempt`, `rows` and `standing`; questions have a table."""
     return standing.attempt, rows, STANDING.of(replace(standing, questions=()))
 

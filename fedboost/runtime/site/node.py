@@ -27,19 +27,9 @@ import numpy as np
 from fedboost.boosting.queries.ids import UNKNOWN, PlacesQuery, check_batch
 from fedboost.errors import ConfigError, DurabilityError, PeerError, Refused, SessionFailed, quoted
 from fedboost.holders.columns import Prediction, PredictionHolder, holder_for
+from fedboost.protocol import messages
 from fedboost.protocol.contracts import Holder
 from fedboost.protocol.key_exchange import Credentials
-from fedboost.protocol.messages import (
-    Ask,
-    FromParty,
-    Leave,
-    Offer,
-    Relay,
-    Report,
-    Request,
-    SessionEnded,
-    ToParty,
-)
 from fedboost.protocol.parts import Part
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Limits, SessionOffer, Site
@@ -85,7 +75,7 @@ MAX_UNREAD_RELAYED = 1 << 30
 arrived. Once the session's rows are known, the relays that a party waits for are smaller in total."""
 RELAY_OVERHEAD = 200
 """Bytes of a relay in addition to its content."""
-Message = ToParty | PeerError | None
+Message = messages.ToParty | PeerError | None
 """A message from the aggregator; PeerError if it is unreadable; None if the connection was closed."""
 
 
@@ -113,12 +103,12 @@ class Inbox:
         return message
 
     def _is_full(self, message: Message) -> bool:
-        if isinstance(message, Relay):
+        if isinstance(message, messages.Relay):
             return self._relayed >= MAX_UNREAD_RELAYED
         return message is not None and self._messages >= MAX_UNREAD_MESSAGES
 
     def _count(self, message: Message, sign: int) -> None:
-        if isinstance(message, Relay):
+        if isinstance(message, messages.Relay):
             self._relayed += sign * (len(message.content) + RELAY_OVERHEAD)
         else:
             self._messages += sign
@@ -132,7 +122,7 @@ class Inbox:
 LARGE_REPLY = 1 << 16
 """Size in bytes above which a reply is sent at once, instead of together with the last reply."""
 
-Reply = tuple[FromParty, bytes]
+Reply = tuple[messages.FromParty, bytes]
 """A message to the aggregator, and its bytes."""
 Early = asyncio.Queue[list[Reply] | None]
 """Queue of replies to send before the last reply is computed; None marks the end. The queue is unbounded,
@@ -152,7 +142,7 @@ class SessionThread:
         self.hung_up.set()
         self._thread.shutdown(wait=False)
 
-    async def replies(self, session: PartySession, message: ToParty) -> AsyncGenerator[Reply, None]:
+    async def replies(self, session: PartySession, message: messages.ToParty) -> AsyncGenerator[Reply, None]:
         """Yield the replies to a message as they are computed. Closing the generator early waits until the
         session has stopped computing."""
         early: Early = asyncio.Queue()
@@ -172,7 +162,7 @@ class SessionThread:
             yield reply
 
     def _compute(
-        self, session: PartySession, message: ToParty, early: Early, loop: asyncio.AbstractEventLoop
+        self, session: PartySession, message: messages.ToParty, early: Early, loop: asyncio.AbstractEventLoop
     ) -> list[Reply]:
         """Handle a message in the thread. Returns the replies that were not sent early."""
         ready: list[Reply] = []
@@ -204,7 +194,7 @@ class PartyMonitor:
         self.report = Events(log, self.metrics, self.page_state).observe
         self._log, self._config, self._memory = log, config, memory
         self._session, self._rounds, self._round, self._since = "", 0, 0, 0.0
-        self._asked: tuple[Ask, float] | None = None
+        self._asked: tuple[messages.Ask, float] | None = None
         """The last query, and its time of arrival."""
         self._gives_all = False
         """True if all rows of this party take part, because it has the labels."""
@@ -233,7 +223,7 @@ class PartyMonitor:
         self.report(Event("bytes", sent=len(data)))
         return data
 
-    def asked(self, ask: Ask) -> None:
+    def asked(self, ask: messages.Ask) -> None:
         """Remember that a query arrived, for the first time or again."""
         self._asked = ask, time.monotonic()
 
@@ -413,13 +403,13 @@ class PartyNode:
             async for data in call:
                 self.watch.received(len(data))
                 try:
-                    message: ToParty | PeerError = await self._decode(data)
+                    message: messages.ToParty | PeerError = await self._decode(data)
                 except PeerError as error:
                     message = error
                 # Ahead of the inbox, where the message waits for the current one: that stops computing now.
-                if isinstance(message, SessionEnded):
+                if isinstance(message, messages.SessionEnded):
                     self._thread.hung_up.set()
-                elif isinstance(message, Offer):
+                elif isinstance(message, messages.Offer):
                     self._thread.hung_up.clear()
                 await inbox.put(message)
         finally:
@@ -429,35 +419,35 @@ class PartyNode:
                 reviewing.cancel()
             await inbox.put(None)
 
-    async def _decode(self, data: bytes) -> ToParty:
-        def vouched(text: str, request: Request | None) -> None:
+    async def _decode(self, data: bytes) -> messages.ToParty:
+        def vouched(text: str, request: messages.Request | None) -> None:
             check_unread(self._config.party, self._credentials(), text, request)
 
         decode = partial(decode_to_party, data, vouched)
         return decode() if len(data) <= LARGE_MESSAGE else await asyncio.to_thread(decode)
 
-    async def _answer(self, call: Any, message: ToParty | PeerError) -> None:
+    async def _answer(self, call: Any, message: messages.ToParty | PeerError) -> None:
         """Let the session handle one message, and send each reply while the next is being computed."""
         if isinstance(message, UnreadOffer) and message.session != self._current:
             await self._leave_unread(call, message)
             return
         if isinstance(message, PeerError):  # an unreadable message ends the session, not the node
-            await call.write(encode_from_party(Leave(quoted(message.public))))
-            message = SessionEnded(str(message))
+            await call.write(encode_from_party(messages.Leave(quoted(message.public))))
+            message = messages.SessionEnded(str(message))
         # None after this party has left: what the aggregator sent before it received the Leave is ignored.
         session = self._session_for(message)
         if session is None:
             return
-        if isinstance(message, Ask):
+        if isinstance(message, messages.Ask):
             self.watch.asked(message)
         answers = False
         async with contextlib.aclosing(self._thread.replies(session, message)) as replies:
             async for reply, data in replies:
-                answers |= isinstance(reply, Report)
+                answers |= isinstance(reply, messages.Report)
                 try:
                     # Recorded before the aggregator can hang up. If that fails, it is sent all the same: it
                     # has no values of rows, and the others learn at once that this party left.
-                    if isinstance(reply, Leave):
+                    if isinstance(reply, messages.Leave):
                         self._close_session(reply.reason)
                 finally:
                     await call.write(self.watch.sent(data))
@@ -476,7 +466,7 @@ class PartyNode:
         self._begin(offer.session)
         reason = quoted(offer.public)
         self._end(reason, offer)
-        await call.write(self.watch.sent(encode_from_party(Leave(reason, offer.session))))
+        await call.write(self.watch.sent(encode_from_party(messages.Leave(reason, offer.session))))
         await asyncio.sleep(pause_after(self._left))
 
     def _begin(self, session: str, analyst: str = "", terms: Terms | None = None) -> None:
@@ -486,14 +476,14 @@ class PartyNode:
         self.watch.offered(session, analyst, terms)
         self._session = PartySession(self._site())
 
-    def _session_for(self, message: ToParty) -> PartySession | None:
+    def _session_for(self, message: messages.ToParty) -> PartySession | None:
         """Return the session that a message belongs to; None if this party has left it."""
-        if isinstance(message, Offer) and message.session != self._current:
+        if isinstance(message, messages.Offer) and message.session != self._current:
             self._begin(message.session, analyst_of(message, self._credentials()), message.terms)
         return self._session
 
-    def _end(self, reason: str, message: ToParty | UnreadOffer) -> None:
-        left = bool(reason) and not isinstance(message, SessionEnded)
+    def _end(self, reason: str, message: messages.ToParty | UnreadOffer) -> None:
+        left = bool(reason) and not isinstance(message, messages.SessionEnded)
         self.watch.ended(self._name, reason, left)
         self._left = self._left + 1 if left else 0
         self.ended.append(reason)
@@ -613,9 +603,9 @@ class PredictingNode(PartyNode):
                 return holder.prediction
         raise SessionFailed("prediction-missing", "the session ended without a prediction")
 
-    def _session_for(self, message: ToParty) -> PartySession | None:
+    def _session_for(self, message: messages.ToParty) -> PartySession | None:
         """Return None for messages of other sessions, which then wait as if this party were disconnected."""
-        if isinstance(message, Offer) and message.terms != self.terms:
+        if isinstance(message, messages.Offer) and message.terms != self.terms:
             return None
         return super()._session_for(message)
 

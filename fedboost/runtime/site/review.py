@@ -27,13 +27,7 @@ from fedboost.protocol.party import check_rows
 from fedboost.protocol.site import NO_LIMIT, Limits, SessionOffer, judge
 from fedboost.results.site import Activity, LiveSession, StoredRequest
 from fedboost.runtime.net import channel
-from fedboost.runtime.site.approval import (
-    lacks_approval,
-    policy_for,
-    read_past,
-    with_history,
-    with_the_command,
-)
+from fedboost.runtime.site import approval
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.models import signers_at
@@ -203,14 +197,14 @@ class CheckStream:
             self._book.check(party, terms, analyst)
             known = terms
             self._rows.check_misfits()
-            policy = policy_for(self._config, terms, analyst)
+            policy = approval.policy_for(self._config, terms, analyst)
             reasons = [*self._reasons(terms, policy, analyst, notes)]
         except FedboostError as error:
             reasons, detail = [error.public], error.detail
         short = tuple(_without_name(reason, party) for reason in reasons)
         own = short
         if known is not None:
-            short = tuple(with_the_command(reason, known, analyst) for reason in short)
+            short = tuple(approval.with_the_command(reason, known, analyst) for reason in short)
             own = (f"{short[0]}: {detail}",) if detail else short
             self._book.note(known, analyst, own)
         about = {"analyst": analyst} if analyst else {}
@@ -227,12 +221,12 @@ class CheckStream:
             yield breaches[0].refusal(party).public  # all that an analyst unknown here may learn
             return
         try:
-            past = read_past(self._config)
+            past = approval.read_past(self._config)
         except ConfigError as error:
             self._log.warning("terms cannot be checked", reason=str(error))
             yield "it cannot read its memory; its own log says why"
             return
-        breaches = with_history(breaches, policy, party, terms, past)
+        breaches = approval.with_history(breaches, policy, party, terms, past)
         for breach in breaches:
             yield breach.refusal(party, () if terms.task.by_analyst else [breach]).public
         checks: list[Callable[[], object]] = [
@@ -346,7 +340,7 @@ class RequestLog:
         check; answer: why the site refuses, or '' if it does not."""
         lacking = answer not in ("", ANSWERING)
         try:
-            lacking = lacking and lacks_approval(self._config, terms, analyst)
+            lacking = lacking and approval.lacks_approval(self._config, terms, analyst)
         except ConfigError as error:
             self._log.warning("cannot determine whether an approval is missing", reason=str(error))
         now = time.time()

@@ -25,15 +25,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route, Router
 
 from fedboost.runtime.aggregator.limits import Refusals
-from fedboost.runtime.web.guard import (
-    MAX_BODY,
-    REQUESTS_PER_SECOND,
-    REQUESTS_SAVED,
-    App,
-    Guard,
-    Refusal,
-    RequestOrigin,
-)
+from fedboost.runtime.web import guard
 from fedboost.runtime.web.logins import Caller, Logins, Tokens
 from fedboost.runtime.web.serving import WebServer
 from fedboost.views.as_html import ICON, SERVED_STYLE, Served, refused
@@ -90,7 +82,7 @@ def program(role: str, reason: str) -> AccessCheck:
     async def check(call: Call) -> None:
         call.caller = call.logins.need(call.request.scope, role)
         if call.caller.by_cookie:
-            raise Refusal(HTTPStatus.FORBIDDEN, reason)
+            raise guard.Refusal(HTTPStatus.FORBIDDEN, reason)
 
     return check
 
@@ -110,10 +102,10 @@ async def own_form(call: Call) -> None:
     """Allow logged-in browsers that send a form from a page of the same login. Raises Refusal for others."""
     await reader(call)
     if not call.caller.by_cookie:
-        raise Refusal(HTTPStatus.FORBIDDEN, "to decide, log in with a browser")
+        raise guard.Refusal(HTTPStatus.FORBIDDEN, "to decide, log in with a browser")
     call.form = await read_form(call.request)
     if not hmac.compare_digest(call.form("key").encode(), call.form_key.encode()):
-        raise Refusal(
+        raise guard.Refusal(
             HTTPStatus.FORBIDDEN, "this form does not belong to this login: reload the page and try again"
         )
 
@@ -125,7 +117,7 @@ async def officer_form(call: Call) -> None:
     owner = call.logins.owner(call.form("token"), call.request.scope)
     if owner.role != OFFICER or owner.name != call.caller.name:
         reason = f"to decide, enter the token with role {OFFICER} that was used to log in"
-        raise Refusal(HTTPStatus.FORBIDDEN, reason)
+        raise guard.Refusal(HTTPStatus.FORBIDDEN, reason)
 
 
 async def read_form(request: Request, most: int = MAX_FIELDS) -> Form:
@@ -134,7 +126,7 @@ async def read_form(request: Request, most: int = MAX_FIELDS) -> Form:
     try:
         found = parse_qs((await request.body()).decode("latin-1"), max_num_fields=most)
     except ValueError:
-        raise Refusal(HTTPStatus.BAD_REQUEST, "the request does not contain a valid form") from None
+        raise guard.Refusal(HTTPStatus.BAD_REQUEST, "the request does not contain a valid form") from None
     return lambda name: found.get(name, [""])[0]
 
 
@@ -151,7 +143,7 @@ class Row:
     handler: Callable[[Call], Any]
     who: AccessCheck = reader
     method: str = "GET"
-    max_body: int = MAX_BODY
+    max_body: int = guard.MAX_BODY
 
 
 @dataclass(frozen=True)
@@ -180,7 +172,7 @@ class About:
     readers: Sequence[str] = ()
     keyed: bool = False
     at_once: int = 4
-    rate: tuple[float, float] = (REQUESTS_PER_SECOND, REQUESTS_SAVED)
+    rate: tuple[float, float] = (guard.REQUESTS_PER_SECOND, guard.REQUESTS_SAVED)
 
 
 class WebApp:
@@ -223,13 +215,13 @@ class WebApp:
         self._at_once = Counter[str]()
         """Maps name of a token's owner -> number of requests in progress."""
 
-        def note(asker: RequestOrigin, refusal: Refusal) -> None:
+        def note(asker: guard.RequestOrigin, refusal: guard.Refusal) -> None:
             peer, end = f"a client from {asker.address}", f"{asker.address}:{asker.port}"
             reason = f"{refusal.status}: {refusal.reason}"
             refusals.note(about.event, peer, reason, address=end, asked=asker.what)
 
-        bodies = {row.path: row.max_body for row in table if row.max_body != MAX_BODY}
-        app = Guard(
+        bodies = {row.path: row.max_body for row in table if row.max_body != guard.MAX_BODY}
+        app = guard.Guard(
             self._application(table), names, note, log, partial(refused, about.frame), bodies, about.rate
         )
         self._server = WebServer(about.name, listen, app, log, note, pair)
@@ -249,7 +241,7 @@ class WebApp:
         await self._server.stop()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _application(self, table: Sequence[Row]) -> App:
+    def _application(self, table: Sequence[Row]) -> guard.App:
         rows = [
             *(Row(path, asset(*content), anybody) for path, content in _ASSETS.items()),
             Row("/login", _log_in, anybody, "POST"),
@@ -265,19 +257,19 @@ class WebApp:
         ]
         return Router(routes, redirect_slashes=False)  # the guard renders the pages of errors
 
-    def finished(self, call: Call, found: Any) -> App:
+    def finished(self, call: Call, found: Any) -> guard.App:
         """Return the response for a handler's result."""
         if isinstance(found, Document):
             policy = {"Content-Security-Policy": self._about.policy} if self._about.policy else None
             return HTMLResponse(self._about.page(call, found), headers=policy)
         return Response(found, media_type="application/json") if isinstance(found, bytes) else found
 
-    async def beside(self, call: Call, handler: Callable[[Call], Any]) -> App:
+    async def beside(self, call: Call, handler: Callable[[Call], Any]) -> guard.App:
         """Run a handler in a thread. Raises Refusal if the reader has too many requests in progress."""
         owner = call.caller.name
         if self._at_once[owner] >= self._about.at_once:
             reason = f"{self._about.at_once} requests of {owner} are already in progress; try again later"
-            raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, reason, {"Retry-After": "1"})
+            raise guard.Refusal(HTTPStatus.TOO_MANY_REQUESTS, reason, {"Retry-After": "1"})
         self._at_once[owner] += 1
         loop = asyncio.get_running_loop()
         try:
@@ -286,7 +278,7 @@ class WebApp:
             self._at_once[owner] -= 1
 
 
-async def _answer(logins: Logins, web: WebApp, methods: Mapping[str, Row], request: Request) -> App:
+async def _answer(logins: Logins, web: WebApp, methods: Mapping[str, Row], request: Request) -> guard.App:
     """Check the caller's access, then run the handler: coroutines in the event loop, others in a thread."""
     row = methods["GET" if request.method == "HEAD" else request.method]
     call = Call(logins, request)
