@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, field_validator
 
 from fedboost.errors import ConfigError
-from fedboost.terms.reading import Frozen, read_model
+from fedboost.terms.reading import Frozen, OrNone, read_model
 
 if TYPE_CHECKING:
     from fedboost.runtime.net.keys import Bundle
@@ -174,8 +174,7 @@ class ConsoleConfig(Frozen):
     """Settings of the [console](console.md), i.e. of the aggregator's web pages and HTTP API."""
 
     listen: str = Field(description="Address to serve the [console](console.md) at, `HOST:PORT`.")
-    tokens: Path | None = Field(
-        default=None,
+    tokens: OrNone[Path] = Field(
         description="File of access [tokens](console.md#from-elsewhere), written by `fedboost keys token`.",
     )
 
@@ -187,8 +186,7 @@ class AggregatorConfig(Frozen):
 
     listen: str = Field(default="127.0.0.1:7070", description="Address to listen on, `HOST:PORT`.")
     keys: Path | None = Field(default=None, description="Folder of the aggregator's [bundle](identity.md).")
-    state: Path | None = Field(
-        default=None,
+    state: OrNone[Path] = Field(
         description="Folder where sessions are stored, so that they survive a restart "
         "(default: NAME.state next to NAME.toml).",
     )

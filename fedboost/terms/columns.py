@@ -12,7 +12,16 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from fedboost.gbdt.cut_points import MAX_CATEGORIES
 from fedboost.gbdt.objectives.objective import MAX_LABEL
 from fedboost.gbdt.target_means import MAX_BUCKETS, MIN_BUCKETS
-from fedboost.terms.reading import MAX_CHARS, MAX_FEATURES, Name, Several, Table, UntrustedTable, nearest
+from fedboost.terms.reading import (
+    MAX_CHARS,
+    MAX_FEATURES,
+    Name,
+    OrNone,
+    Several,
+    Table,
+    UntrustedTable,
+    nearest,
+)
 
 T = TypeVar("T")
 MAX_CLASSES = 1 << 10
@@ -38,13 +47,11 @@ class Schema(UntrustedTable):
         description="Column to predict. For survival times, the lower bound of a time; 0 means no lower "
         "bound."
     )
-    label_upper_bound: Name | None = Field(
-        default=None,
+    label_upper_bound: OrNone[Name] = Field(
         description="Column with the upper bound of a time, for survival times. An infinite or missing "
         "value means that the event has not happened yet.",
     )
-    positive: str | None = Field(
-        default=None,
+    positive: OrNone[str] = Field(
         description="Label value of the positive class, for `binary:logistic` with text labels. By default, "
         "labels are 0 and 1.",
     )
@@ -54,30 +61,25 @@ class Schema(UntrustedTable):
         description="Label values in class order, starting with class 0, for `multi:softprob` with labels "
         "that are text or arbitrary numbers. By default, labels are 0, 1, 2 and so on.",
     )
-    weight: Name | None = Field(
-        default=None,
+    weight: OrNone[Name] = Field(
         description="Column of row weights, which must not be negative. By default, every row has weight 1.",
     )
-    validation: Name | None = Field(
-        default=None,
+    validation: OrNone[Name] = Field(
         description="Column that marks validation rows, with values 0 and 1, or false and true. Rows with 1 "
         "are not used to train trees; their metrics are reported. Use it instead of `validation_fraction` "
         "to choose the rows yourself.",
     )
-    row_id: Name | None = Field(
-        default=None,
+    row_id: OrNone[Name] = Field(
         description="Column of row identifiers. With it, the same rows are sampled no matter which party "
         "holds them; without it, sampling depends on the party and on the row's position in its table. With "
         "`label_holder`, the parties' rows are also matched by it; it must then contain unique text or "
         "whole numbers.",
     )
-    base_margin: Name | None = Field(
-        default=None,
+    base_margin: OrNone[Name] = Field(
         description="Column of margins that boosting starts from, e.g. log(exposure) for claim counts. Not "
         "available for multiclass objectives.",
     )
-    group: Name | None = Field(
-        default=None,
+    group: OrNone[Name] = Field(
         description="Column of group identifiers, text or whole numbers, for `rank:ndcg` and "
         "`rank:pairwise`. Rows with the same value are ranked against each other. XGBoost calls it `qid`.",
     )
@@ -94,8 +96,7 @@ class Schema(UntrustedTable):
         f"hash buckets, {MIN_BUCKETS} or more, and at most {MAX_BUCKETS} for all such columns together. "
         "Choose several times the number of levels. See [target means](objectives.md#target-means)."
     )
-    label_range: tuple[float, float] | None = Field(
-        default=None,
+    label_range: OrNone[tuple[float, float]] = Field(
         description="Minimum and maximum of the label, e.g. `[0, 100]`. Required with `noise` if labels are "
         "numeric. Use limits that are publicly known, not those of the rows.",
     )

@@ -15,7 +15,7 @@ from fedboost.privacy.pairwise import MAX_GRAPH_PARTIES
 from fedboost.privacy.pairwise import Group as PairGroup
 from fedboost.privacy.protections import PROTECTIONS, Protection, check_name
 from fedboost.terms.columns import Schema
-from fedboost.terms.reading import MAX_CHARS, Frozen, Group, Name, nearest
+from fedboost.terms.reading import MAX_CHARS, Frozen, Group, Name, OrNone, nearest
 from fedboost.terms.session import Task
 
 ProtectionName = Annotated[str, AfterValidator(check_name)]
@@ -35,8 +35,7 @@ class Hiding(Group):
         "requires encryption. With `label_holder`, only `plain` and `paillier` are available; `paillier` "
         "then keeps feature holders from reading gradients ([vertical](vertical.md#hidden-gradients)).",
     )
-    keyholder: Name | None = Field(
-        default=None,
+    keyholder: OrNone[Name] = Field(
         description="Party that decrypts blinded sums. Required for `paillier`, except with `label_holder`: "
         "then the label holder is the key holder, and this key must be omitted.",
     )
@@ -52,8 +51,7 @@ class Hiding(Group):
         description="Length of a `paillier` key in bits. Longer keys are slower; raise it only if a "
         "regulation requires it.",
     )
-    colluding: int | None = Field(
-        default=None,
+    colluding: OrNone[int] = Field(
         ge=0,
         le=MAX_GRAPH_PARTIES - 2,
         description="Number of parties that may collude with a curious aggregator and still learn nothing. "
@@ -236,8 +234,7 @@ class Noise(Frozen):
         description="Who draws the noise. `distributed`: each party draws a share, and the sum has enough "
         "noise even if colluding parties subtract their shares. `local`: each party draws all of it.",
     )
-    pairs: int | None = Field(
-        default=None,
+    pairs: OrNone[int] = Field(
         ge=0,
         le=1000,
         description="Number of pairs of features whose joint effects the last rounds fit, two rounds "

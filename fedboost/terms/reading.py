@@ -163,6 +163,8 @@ Location = tuple[int | str, ...]
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 Several = Annotated[tuple[T, ...], FailFast()]
 """List that is validated only up to its first error: each takes 0.5 KB, and millions are possible."""
+OrNone = Annotated[T | None, Field(default=None)]
+"""Value of a setting that is None by default."""
 
 
 def _validate_in_parts(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS
 from fedboost.privacy.identity import MAX_NAME_BYTES, is_name
 from fedboost.terms.columns import Schema
-from fedboost.terms.reading import MAX_CHARS, Group, Name, Several
+from fedboost.terms.reading import MAX_CHARS, Group, Name, OrNone, Several
 
 ALIGNMENT_TURNS = 3
 """Maximum number of queries in a session that match rows by their ids or predict rows."""
@@ -163,8 +163,7 @@ class Session(Group):
         le=MAX_TIMEOUT,
         description="Time in seconds that a lost party has to return before `on_loss` applies.",
     )
-    quorum: int | None = Field(
-        default=None,
+    quorum: OrNone[int] = Field(
         ge=1,
         description='Minimum number of parties that must remain with `on_loss = "shrink"`. The default is '
         "more than half of them, and never fewer than the protection needs.",

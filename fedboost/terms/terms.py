@@ -40,7 +40,7 @@ from fedboost.privacy.protections import PROTECTIONS, Protection
 from fedboost.terms import continuation, hiding
 from fedboost.terms.columns import Schema
 from fedboost.terms.hiding import Hiding, Noise, Plan
-from fedboost.terms.reading import MAX_FEATURES, Flat, read_model, refused, require_known
+from fedboost.terms.reading import MAX_FEATURES, Flat, OrNone, read_model, refused, require_known
 from fedboost.terms.session import ALIGNMENT_TURNS, MAX_PARTIES, TASKS, Parties, Session, Task, task_of
 from fedboost.terms.training import Draws, Evaluation, Histograms, Objective, Trees
 from fedboost.terms.vertical import Blocks, Vertical
@@ -79,14 +79,12 @@ class Terms(Flat):
         max_length=MAX_PARTIES,
         description="Names of the parties, as in their certificates. Optional in simulations.",
     )
-    noise: Noise | None = Field(
-        default=None,
+    noise: OrNone[Noise] = Field(
         description="Differential privacy for each row, e.g. `{ epsilon = 1.0, delta = 1e-6 }`. It changes "
         "how trees are grown and some defaults, and it requires `columns.ranges`. See "
         "[privacy](privacy.md).",
     )
-    xgb_model: str | None = Field(
-        default=None,
+    xgb_model: OrNone[str] = Field(
         repr=False,
         description="Path of a model to continue, from fedboost or XGBoost, with the same features and "
         "objective. `rounds` more rounds are [added to it](models.md#continue-a-model). With `program = "

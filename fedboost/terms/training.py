@@ -27,6 +27,7 @@ from fedboost.terms.reading import (
     MAX_FEATURES,
     Group,
     Name,
+    OrNone,
     Several,
     Table,
     nearest,
@@ -201,8 +202,7 @@ class Histograms(Group):
         description="Maximum number of bins of a numeric feature. Lower it to send fewer bytes: 64 bins "
         "take a quarter of the bytes of 256.",
     )
-    gradient_bits: int | None = Field(
-        default=None,
+    gradient_bits: OrNone[int] = Field(
         ge=8,
         le=24,
         description="Bits of a row's gradient, and of its hessian, including the sign. The default is 24 "
@@ -317,26 +317,22 @@ class Objective(Group):
         description="Parameters of an objective from an installed package, e.g. `{ over = 3.0 }`. "
         "Parameters that are not listed have the package's defaults.",
     )
-    package: Name | None = Field(
-        default=None,
+    package: OrNone[Name] = Field(
         alias="objective_package",
         description="Package and version that provide the objective, e.g. `acme==1.2`. Every site must have "
         "this version. The default is the version installed where the terms are first read.",
     )
-    max_delta_step: float | None = Field(
-        default=None,
+    max_delta_step: OrNone[float] = Field(
         ge=0,
         le=MAX_STEP,
         description="Maximum absolute leaf value before the learning rate is applied; 0 means no limit. The "
         "default is 0, or 0.7 for `count:poisson`. Set it if classes are extremely imbalanced.",
     )
-    base_score: float | None = Field(
-        default=None,
+    base_score: OrNone[float] = Field(
         description="Initial prediction for all rows. By default, it is estimated from the labels of all "
         "parties.",
     )
-    num_class: int | None = Field(
-        default=None,
+    num_class: OrNone[int] = Field(
         ge=2,
         le=MAX_CLASSES,
         description="Number of classes, for `multi:softprob`. The default is the number of "
@@ -347,8 +343,7 @@ class Objective(Group):
         "rare and their ranking matters more than probabilities, set it to the number of rows with label 0 "
         "divided by the number with label 1."
     )
-    tweedie_variance_power: float | None = Field(
-        default=None,
+    tweedie_variance_power: OrNone[float] = Field(
         gt=1,
         lt=2,
         description="Variance power of the Tweedie distribution, for `reg:tweedie`; 1.5 by default. Values "
@@ -358,40 +353,33 @@ class Objective(Group):
         description="Delta of the pseudo-Huber loss, for `reg:pseudohubererror`, in units of the label; 1 "
         "by default. The loss is quadratic for smaller errors and linear for larger ones."
     )
-    quantile_alpha: float | None = Field(
-        default=None,
+    quantile_alpha: OrNone[float] = Field(
         gt=0,
         lt=1,
         description="Quantile level to predict, for `reg:quantileerror`, e.g. 0.9. Required.",
     )
-    lambdarank_pair_method: Literal["topk", "mean"] | None = Field(
-        default=None,
+    lambdarank_pair_method: OrNone[Literal["topk", "mean"]] = Field(
         description="How pairs of rows are chosen, for rankings. Only `topk` (default) is supported.",
     )
-    lambdarank_num_pair_per_sample: int | None = Field(
-        default=None,
+    lambdarank_num_pair_per_sample: OrNone[int] = Field(
         ge=1,
         le=MAX_PAIRS,
         description="Number of top rows of each group that are paired with the others, for rankings; 32 by "
         "default. Set it to the length of the ranked list that matters to you.",
     )
-    lambdarank_normalization: bool | None = Field(
-        default=None,
+    lambdarank_normalization: OrNone[bool] = Field(
         description="Whether to normalize the gradients of each group by the sum over its pairs, for "
         "rankings; true by default.",
     )
-    lambdarank_score_normalization: bool | None = Field(
-        default=None,
+    lambdarank_score_normalization: OrNone[bool] = Field(
         description="Whether to divide a pair's change of the metric by the difference between its scores, "
         "for rankings; true by default.",
     )
-    ndcg_exp_gain: bool | None = Field(
-        default=None,
+    ndcg_exp_gain: OrNone[bool] = Field(
         description="Whether the gain of a label is 2^label - 1, for rankings; true by default. Set it to "
         "false if labels are not whole numbers from 0 to 31.",
     )
-    aft_loss_distribution: Literal["normal", "logistic", "extreme"] | None = Field(
-        default=None,
+    aft_loss_distribution: OrNone[Literal["normal", "logistic", "extreme"]] = Field(
         description="Distribution of the noise in the logarithm of the survival time, for `survival:aft`; "
         "`normal` by default.",
     )
@@ -567,8 +555,7 @@ class Evaluation(Group):
         description="Fraction of the rows that are held out from training. Their metrics are named "
         f"`validation-...`. Either 0 for none, or at least {MIN_SHARE:g}.",
     )
-    early_stopping_rounds: int | None = Field(
-        default=None,
+    early_stopping_rounds: OrNone[int] = Field(
         ge=1,
         le=MAX_ROUNDS,
         description="Stop once the last metric of the validation rows has not improved for this many "

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from fedboost.errors import quoted
 from fedboost.terms.columns import Schema
-from fedboost.terms.reading import MAX_CHARS, Group, Name, Several, UntrustedTable, nearest, refused
+from fedboost.terms.reading import MAX_CHARS, Group, Name, OrNone, Several, UntrustedTable, nearest, refused
 from fedboost.terms.session import MAX_PARTIES, Parties
 
 MAX_BLOCKS = MAX_PARTIES // 2
@@ -89,8 +89,7 @@ class Blocks:
 class Vertical(Group):
     """Settings for parties that hold different columns of the same rows."""
 
-    label_holder: Name | None = Field(
-        default=None,
+    label_holder: OrNone[Name] = Field(
         description="Party that has the labels, if the parties hold different columns of the same rows "
         "([vertical](vertical.md)). It has all columns except those in `columns.held`.",
     )
@@ -100,22 +99,19 @@ class Vertical(Group):
         description="Groups of parties, each group with its own rows, as an alternative to `label_holder`: "
         '`[[blocks]]` with `parties = ["a", "b"]` and `label_holder = "a"`. Only with protection `plain`.',
     )
-    rows: Rows | None = Field(
-        default=None,
+    rows: OrNone[Rows] = Field(
         description="With `label_holder` or `blocks`: rows to train on. `common` (default): rows whose "
         "`columns.row_id` all parties of a block have. `label_holder` (not with `blocks`): all rows of the "
         "label holder; a party without a row's id has missing values there. `in_order`: all rows of the "
         "tables, which must contain the same rows in the same order.",
     )
-    min_common_rows: int | None = Field(
-        default=None,
+    min_common_rows: OrNone[int] = Field(
         ge=1,
         description="Minimum number of rows that the parties of a block must have in common. With `rows = "
         '"label_holder"`, minimum number of the label holder\'s rows whose id each other party must have. '
         f"The default is {MIN_COMMON_ROWS:,}.",
     )
-    max_ids: int | None = Field(
-        default=None,
+    max_ids: OrNone[int] = Field(
         ge=1,
         le=MOST_IDS,
         description=f"Maximum number of row ids that a party may enter. The default is {MAX_IDS:,}.",
@@ -126,20 +122,17 @@ class Vertical(Group):
         "customer. Other parties must have each id only once. They learn how many rows the label holder has "
         "for each common id ([vertical](vertical.md#several-rows-of-an-id)).",
     )
-    id_form: IdForm | None = Field(
-        default=None,
+    id_form: OrNone[IdForm] = Field(
         description="How row ids are compared. `digits`: only by their digits. `lower`: as lower-case text. "
         "`text` (default): as text. Surrounding spaces are ignored.",
     )
 
-    model: Literal["parties", "whole"] | None = Field(
-        default=None,
+    model: OrNone[Literal["parties", "whole"]] = Field(
         description="With `label_holder`: who gets the model. `parties`: each party keeps its part, and the "
         "analyst gets the structure. `whole`: the analyst gets the whole model. The default is `parties` "
         "with `paillier`, otherwise `whole`.",
     )
-    label_epsilon: float | None = Field(
-        default=None,
+    label_epsilon: OrNone[float] = Field(
         gt=0,
         le=MAX_LABEL_EPSILON,
         description="Epsilon of the [differential privacy of each label](vertical.md#noise-on-labels), for "
@@ -160,16 +153,14 @@ class Vertical(Group):
         "contains at least this many rows of the node, or none "
         "([vertical](vertical.md#minimum-rows-per-bin)).",
     )
-    predict_with: str | None = Field(
-        default=None,
+    predict_with: OrNone[str] = Field(
         pattern=f"^[0-9a-f]{{{2 * ID_BYTES}}}$",
         description="Id of a model whose parts the parties keep. If it is set, the session does not train; "
         "the parties predict rows of the label holder ([predict together](vertical.md#predict-together)). "
         'With `program = "evaluate"`, they evaluate the model on these rows. `fedboost predict --party` and '
         "`fedboost evaluate` set it.",
     )
-    predict_rows: int | None = Field(
-        default=None,
+    predict_rows: OrNone[int] = Field(
         ge=1,
         le=MOST_IDS,
         description="With `predict_with`: number of rows to predict; with `repeated_ids`, number of ids. "

@@ -23,7 +23,7 @@ from fedboost.runtime.data.locations import is_remote, shown
 from fedboost.runtime.files import folder_name
 from fedboost.runtime.net.channel import Server
 from fedboost.runtime.site.policy import Policy
-from fedboost.terms.reading import Frozen, Name, read_model
+from fedboost.terms.reading import Frozen, Name, OrNone, read_model
 from fedboost.terms.reading import Table as Mapped
 
 LOCAL = "local"
@@ -46,14 +46,12 @@ class WorkersConfig(Frozen):
         description='Address of the Dask scheduler, e.g. `tcp://scheduler:8786`, or `"local"` for '
         "processes on this machine."
     )
-    count: int | None = Field(
-        default=None,
+    count: OrNone[int] = Field(
         ge=1,
         le=1024,
         description='With `"local"`: number of processes (default: one per core).',
     )
-    threads: int | None = Field(
-        default=None,
+    threads: OrNone[int] = Field(
         ge=1,
         le=1024,
         description='With `"local"`: number of threads per process (default: one).',
@@ -151,8 +149,7 @@ class PartyConfig(Frozen):
         description='Names of the [adders](operations.md#adders) at these addresses, in the same order; `""` '
         "for the aggregator itself (default: no adders).",
     )
-    data: Path | str | Database | None = Field(
-        default=None,
+    data: OrNone[Path | str | Database] = Field(
         description="Table of this site: a [file, folder or URL](tables.md), or the URI of a "
         "[database](sources.md). A key holder has none.",
     )
@@ -167,14 +164,12 @@ class PartyConfig(Frozen):
         description="Columns of the terms with other [names, units or levels](tables.md#tables-that-differ) "
         "in the table, below.",
     )
-    names: Path | None = Field(
-        default=None,
+    names: OrNone[Path] = Field(
         description="File that maps column and level names used in the terms to the names in the table "
         "([an offer of columns](vertical.md#an-offer-of-columns)).",
     )
     keys: Path | None = Field(default=None, description="Folder with this site's [key bundle](identity.md).")
-    models: Path | None = Field(
-        default=None,
+    models: OrNone[Path] = Field(
         description="Folder for this site's model parts (default: next to the memory).",
     )
     metrics: str | None = Field(
@@ -184,14 +179,12 @@ class PartyConfig(Frozen):
         default=Path(STATE),
         description="Folder for this site's memory: its record of sessions, including the audit log.",
     )
-    dataset: Name | None = Field(
-        default=None,
+    dataset: OrNone[Name] = Field(
         description="Name of the dataset (default: the party's name). Sessions with the same dataset name "
         "share one budget and session limit.",
     )
     read: ReadOptions = Field(default=ReadOptions(), description="Options for reading the file, below.")
-    scratch: Path | None = Field(
-        default=None,
+    scratch: OrNone[Path] = Field(
         description="Folder for temporary files if the rows "
         "[do not fit in memory](operations.md#a-table-larger-than-the-memory).",
     )
@@ -201,8 +194,7 @@ class PartyConfig(Frozen):
     nthread: int = Field(
         default_factory=cores, ge=1, le=1024, description="Number of threads (default: one per core)."
     )
-    console: SitePageConfig | None = Field(
-        default=None,
+    console: OrNone[SitePageConfig] = Field(
         description="Local web page for the person in charge of this site, below (default: none).",
     )
     serve: ServeConfig = Field(
