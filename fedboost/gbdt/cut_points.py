@@ -133,7 +133,6 @@ def count_cells(
     Args:
         columns: float32 values of each feature.
         grids: the grid of each column.
-        threads: threads that share the columns.
         units: int64 [rows], the count of each row; None if every row counts 1.
 
     Returns:
@@ -400,7 +399,6 @@ class CutPoints:
 
         Args:
             columns: float32 values of each feature.
-            threads: threads that share the columns.
             allocate: function that allocates the arrays.
             row_sets: number of columns of zeros to append. They will hold row sets (which rows a split sends
                 left), and have no histogram.

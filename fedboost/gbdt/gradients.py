@@ -63,7 +63,6 @@ class Gradients:
             label: float32 [rows], or [2, rows] if labels are intervals.
             weight: float32 [rows].
             group: uint64 [rows], equal for the rows of a group; None if there are no groups.
-            threads: threads that share the rows.
             allocate: function that allocates the arrays.
         """
         self._objective = objective

@@ -108,7 +108,6 @@ def build(
         layout: positions of the bins in a histogram.
         limit: largest magnitude of each half of a pair; up to 2**31 / limit rows are added before the halves
             are unpacked.
-        threads: threads that share the work.
 
     Returns:
         int64 [nodes, layout.cells + STATS], each node's histogram, followed by the sums of the positive

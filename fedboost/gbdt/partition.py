@@ -240,7 +240,6 @@ class Bins:
         Args:
             columns: float32 values of each feature.
             cut_points: bins of the features.
-            threads: threads that share the work.
             allocate: function that allocates the arrays.
             row_sets: number of row sets, see `CutPoints.bin_rows`.
         """

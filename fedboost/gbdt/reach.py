@@ -190,7 +190,6 @@ class Decisions:
 
         Args:
             structure: structure of all trees.
-            party: name of the party.
             trees: the trees as this party knows them; of other parties' nodes, only the structure is read.
             columns: feature number of each of the party's columns.
         """
@@ -242,7 +241,6 @@ def joined(
         structure: structure of all trees.
         bits: for each party that has a node, the result of `leaf_bits`.
         rows: number of rows.
-        threads: threads that share the rows.
 
     Raises:
         PeerError: if bits have the wrong size, or do not leave exactly one leaf.

@@ -592,7 +592,6 @@ def check_leaf_values(
     checked if leaf values depend on more than sums of gradients.
 
     Args:
-        terms: the terms of the session.
         rows: the label holder's rows.
         scales: scales of the tree's gradients.
         splits: all splits of the ending tree, in the label holder's view.

@@ -674,7 +674,6 @@ def holder_for(
 
     Args:
         read: returns the rows under the given terms; raises Refused if they do not fit.
-        name: name of the party.
         nthread: number of threads.
         model_of: returns the party's part of the model that the session predicts with; raises Refused if the
             party does not have that model.

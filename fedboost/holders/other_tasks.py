@@ -79,10 +79,8 @@ def measured_rows(
     determined.
 
     Args:
-        terms: the terms of the evaluation.
         read: returns the rows under the given terms.
         rows: number of all rows.
-        name: name of the party.
         table_of: returns the training table recorded in the site's memory file. None in a single process,
             where the tables are assumed to be the training tables.
     """
@@ -249,11 +247,9 @@ def measured(
     """Return the answer to the second query of an evaluation, int64 [query.cells].
 
     Args:
-        query: the query.
         gradients: labels, weights and margins of the rows.
         rows: number of rows.
         masks: mask of the rows with each level of the subgroup columns, bool [rows] each.
-        name: name of the site that has the rows.
     """
     everybody = np.ones(rows, np.bool_)
     of_set = partial(_of_set, query)
@@ -392,15 +388,8 @@ class LevelsHolder(SummaryHolder):
 
 def described(query: SummaryQuery, terms: Terms, name: str, shard: Shard, threads: Threads) -> Int64:
     """Return the answer of a party that holds some of the columns, int64 [query.cells]: what is published
-    about its own columns, and 0 for others. Nothing more precise leaves the party.
-
-    Args:
-        query: the query.
-        terms: the terms of the session.
-        name: name of the party.
-        shard: its matched rows.
-        threads: threads that share the work.
-    """
+    about its own columns, and 0 for others. Nothing more precise leaves the party. shard: its matched
+    rows."""
     own, rows = terms.blocks.columns_of(name), shard.rows
     told = partial(part, total=rows, unit=unit_of(terms.evaluation.min_count))
     values = dict(zip(own.features, shard.columns, strict=True))
@@ -474,7 +463,6 @@ def count_bins(
     """Count rows by bin of each feature and of the score, at the end of training.
 
     Args:
-        query: the query.
         terms: terms under which the model is trained.
         state: state of the training.
         columns: values of each feature.

@@ -165,13 +165,8 @@ class Schema(UntrustedTable):
         """Return the number of parties in the smallest sum over a party's rows that `absent` sets apart.
 
         A tree that separates missing values of several columns sets apart the parties that lack the same
-        columns. Other sums are over one column, of the parties that have it.
-
-        Args:
-            party: the party.
-            holders: the parties with rows.
-            trees: True if trees grow, or if results are by level of such a column.
-        """
+        columns. Other sums are over one column, of the parties that have it. holders: the parties with rows;
+        trees: True if trees grow, or if results are by level of such a column."""
         if trees and party in holders:
             own = {*self.absent.get(party, ())}
             return sum({*self.absent.get(each, ())} == own for each in holders)

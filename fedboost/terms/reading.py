@@ -167,6 +167,11 @@ OrNone = Annotated[T | None, Field(default=None)]
 """Value of a setting that is None by default."""
 
 
+def one_or_several(value: object) -> object:
+    """Return the value of a setting as a tuple if it is a single text."""
+    return (value,) if isinstance(value, str) else value
+
+
 def _validate_in_parts(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
     """Validate a table in parts and stop at the first part with an error, as FailFast does for lists."""
     if not isinstance(value, dict) or not _ENTRIES_AT_ONCE < len(value) <= MAX_FEATURES:

@@ -31,6 +31,7 @@ from fedboost.terms.reading import (
     Several,
     Table,
     nearest,
+    one_or_several,
     refused,
     require_known,
     unknown,
@@ -686,10 +687,7 @@ class Evaluation(Group):
             hint = "set colluding = 0, or add parties" if colluding and parties > 3 else "add parties"
             yield f"level_names needs two groups of {least // 2} parties if {colluding} may collude; {hint}"
 
-    @field_validator("eval_metric", mode="before")
-    @classmethod
-    def _one_metric_or_several(cls, value: object) -> object:
-        return (value,) if isinstance(value, str) else value
+    _one_or_several = field_validator("eval_metric", mode="before")(one_or_several)
 
     def _faults(self) -> Iterator[str]:
         if 0.0 < self.validation_fraction < MIN_SHARE:

@@ -379,7 +379,6 @@ def groups(
     All names are included, and all settings that differ from their defaults.
 
     Args:
-        terms: the terms to describe.
         analysts: analysts who may use the terms, if known.
         counts: row counts of the site, shown next to the categories, if known.
         origin: origin of the model that the session evaluates, if a site has examined the model.

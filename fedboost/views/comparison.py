@@ -81,13 +81,8 @@ def for_whom(sites: Sequence[SiteComparison]) -> str:
 
 
 def sentence(site: SiteComparison, metric: str, advice: str = _ADVICE) -> str:
-    """Return a sentence that says whether joining is worth it for a site.
-
-    Args:
-        site: the figures of the site.
-        metric: name of the metric that decides.
-        advice: clause to add if joining is not worth it.
-    """
+    """Return a sentence that says whether joining is worth it for a site. metric: name of the metric that
+    decides; advice: clause to add if joining is not worth it."""
     name = shorten(site.site)
     if site.verdict == "too few rows":
         return (

@@ -171,21 +171,6 @@ def best(scores: list[float]) -> int:
     return min(range(len(scores)), key=scores.__getitem__)
 
 
-def end_round(
-    terms: Terms,
-    rows: int,
-    number: int,
-    splits: Splits,
-    values: tuple[tuple[int, float], ...],
-    scales: Scales,
-) -> Generator[OfTurn, Int64, tuple[Int64, Int64, dict[str, float]]]:
-    """Send the query that ends a round (`end_query`). Returns exponent counts, norms and metrics
-    (`split_end`)."""
-    end = end_query(terms, rows, number, splits, values, scales)
-    exponents, norms, _, round_metrics = split_end(terms, end, (yield end))
-    return exponents, norms, round_metrics
-
-
 def end_query(
     terms: Terms,
     rows: int,
@@ -269,7 +254,6 @@ def grow_tree(
     leaves.
 
     Args:
-        terms: the terms of the session.
         rows: number of rows of all parties.
         number: number of the round.
         ground: growth settings, or the cut points from which to derive them.

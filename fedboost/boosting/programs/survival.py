@@ -67,7 +67,6 @@ def curve(name: str, edges: Float32, events: Int64, left: Int64, told: int, unit
     of it. It ends where fewer than `rows_of_bin` rows are at risk.
 
     Args:
-        name: name of the group.
         edges: float32, the times of its points.
         events, left: int64 [edges + 1], number of events, and of rows, until each time and after the last.
         told: published number of rows of the group.

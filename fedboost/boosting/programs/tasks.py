@@ -436,7 +436,6 @@ def measuring_query(terms: Terms, query: MagnitudesQuery, rows: int, counts: Int
     and the mean, however large its loss.
 
     Args:
-        terms: the terms of the session.
         query: the first query.
         rows: number of rows.
         counts: the sum of the answers to the first query.

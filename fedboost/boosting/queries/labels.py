@@ -106,7 +106,7 @@ class TimeGrid:
         sound = len(self.events) == len(starts) + 1 and {*self.validation} <= {*starts}
         sound = sound and all(a < b for a, b in pairwise((0.0, *starts, MAX_LABEL * 2)))
         least = terms.evaluation.min_count if terms.columns.weight is None else 0.0
-        if not sound or not all(max(least, 0.0) <= each < math.inf for each in self.events):
+        if not sound or not all(least <= each < math.inf for each in self.events):
             raise Refused(
                 "query-times", f"the time bins are not valid, or one has fewer than {least:g} events"
             )

@@ -345,8 +345,6 @@ def check_growing(
     alternate with histograms.
 
     Args:
-        query: the query.
-        terms: the terms of the session.
         state: state of the training (`boosting.state.BoostingState`).
         scales: scales of gradients and hessians, and the sampling threshold.
         votes: True if the query asks for votes.

@@ -279,7 +279,6 @@ class Analysts:
             caller: peer that sent the text. Texts of the same peer are parsed one at a time.
             text: the terms.
             signed: the signature, or None if the aggregator runs without keys.
-            name: name of the analyst.
         """
         check_signed(self.sessions.trust, text, signed, name, key_exchange.SESSION)
         return await self.reader.run(caller, len(text), lambda: self._read(text))

@@ -28,7 +28,6 @@ class Endpoint:
         admission: admits calls.
         refusals: logs refused callers.
         connections: maximum number of connections.
-        log: a structlog logger.
     """
 
     def __init__(

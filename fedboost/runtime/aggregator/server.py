@@ -167,7 +167,6 @@ class AggregatorServer:
 
     Args:
         config: the aggregator's configuration.
-        log: a structlog logger.
         bundle: the aggregator's key bundle, or None to serve without encryption. Callers are then known only
             by the names that they claim.
     """

@@ -293,11 +293,9 @@ class ActiveSession:
     """A session of the aggregator: its state machine, its journal, and the events for its analyst.
 
     Args:
-        session: the state machine.
         analyst: name and key of the analyst, or "" if the aggregator runs without keys.
         journal: its journal, or None if the session does not survive this process.
         send: function that sends the messages of an outbox.
-        log: a structlog logger.
         observer: receives the events that are counted in metrics.
     """
 

@@ -170,7 +170,6 @@ def to_shard(table: "Table", terms: Terms, site: str, ranges: Ranges | None = No
     A category that the terms do not declare counts as missing, or as `UNKNOWN` if the task counts values.
 
     Args:
-        site: name of the party that owns the table.
         ranges: row ranges of `table` within the party's whole table, if `table` has only some of its rows.
 
     Raises:
@@ -614,7 +613,6 @@ def with_label_noise(read: LabelReader, party: str, key_of: Callable[[Terms], by
 
     Args:
         read: function that reads the rows for given terms.
-        party: name of the party that owns the rows.
         key_of: returns the secret from which the noise is drawn. It must be the same in all sessions, so that
             the noise cannot be averaged away.
     """

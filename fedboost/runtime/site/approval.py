@@ -536,7 +536,6 @@ def look(
 
     Args:
         config: the site's configuration.
-        terms: the terms to decide on.
         analysts: analysts for whom to approve the terms.
         counts: counts of the rows under these terms; None if the site has no rows, or if they were not
             counted.

@@ -23,7 +23,7 @@ from fedboost.runtime.data.locations import is_remote, shown
 from fedboost.runtime.files import folder_name
 from fedboost.runtime.net.channel import Server
 from fedboost.runtime.site.policy import Policy
-from fedboost.terms.reading import Frozen, Name, OrNone, read_model
+from fedboost.terms.reading import Frozen, Name, OrNone, one_or_several, read_model
 from fedboost.terms.reading import Table as Mapped
 
 LOCAL = "local"
@@ -204,10 +204,7 @@ class PartyConfig(Frozen):
 
     _file: Path = PrivateAttr(Path("party.toml"))
 
-    @field_validator("aggregator", "through", mode="before")
-    @classmethod
-    def _one_or_more(cls, value: object) -> object:
-        return [value] if isinstance(value, str) else value
+    _one_or_several = field_validator("aggregator", "through", mode="before")(one_or_several)
 
     @field_validator("aggregator")
     @classmethod

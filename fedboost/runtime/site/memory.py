@@ -177,8 +177,6 @@ class FileMemory(Store):
         process is using it.
 
         Args:
-            path: the file.
-            party: name of this party.
             dataset: name of the dataset.
             budget: privacy budget; None to count without a limit.
             names: returns the argument `names` of `admission` for given terms.
@@ -245,7 +243,6 @@ class FileMemory(Store):
         DurabilityError if it cannot be written.
 
         Args:
-            session: name of the session.
             reason: why it ended; '' if it ended with a model.
             paused: record a pause until this site returns, instead of an end.
             analyst: analyst of a refused session.

@@ -23,7 +23,7 @@ from fedboost.protocol.site import MAX_SESSIONS, MAX_SPLITS, Budget, Limits, pre
 from fedboost.results.site import ModelOrigin
 from fedboost.runtime.config import to_toml
 from fedboost.terms.hiding import MAX_DELTA, ProtectionName
-from fedboost.terms.reading import Frozen, Name, read_model
+from fedboost.terms.reading import Frozen, Name, one_or_several, read_model
 from fedboost.terms.session import TaskName
 from fedboost.terms.tasks import MAX_ROWS_PER_LEAF, have_folds, rows_per_hessian, rows_per_leaf, rows_readable
 from fedboost.terms.terms import Terms
@@ -58,10 +58,7 @@ class ColumnRules(Frozen):
     label_upper_bound: tuple[Name, ...] = ()
     subgroups: tuple[Name, ...] = ()
 
-    @field_validator("*", mode="before")
-    @classmethod
-    def _one_or_several(cls, value: object) -> object:
-        return (value,) if isinstance(value, str) else value
+    _one_or_several = field_validator("*", mode="before")(one_or_several)
 
 
 class Policy(Frozen):
@@ -180,12 +177,9 @@ class Policy(Frozen):
     """Whether a person is asked: "auto" (no) or "ask". With "ask", a person at this site decides on every
     session."""
 
-    @field_validator(
+    _one_or_several = field_validator(
         "tasks", "protections", "rows", "on_loss", "evaluate_signers", "level_names", mode="before"
-    )
-    @classmethod
-    def _one_or_several(cls, value: object) -> object:
-        return (value,) if isinstance(value, str) else value
+    )(one_or_several)
 
     @field_validator("parties", "analysts", "label_holders", mode="before")
     @classmethod

@@ -140,7 +140,6 @@ def add_token(path: Path, name: str, role: Role, days: int) -> tuple[str, date]:
     """Create a token and append its entry to a token file, which is created if missing.
 
     Args:
-        path: the token file.
         name: name of the token's owner.
         role: "viewer", "analyst" or "officer".
         days: number of days that the token is valid.
