@@ -29,20 +29,7 @@ from fedboost.runtime.data.locations import shown as source_name
 from fedboost.runtime.data.table import dense_of, read_table
 from fedboost.runtime.data.values import column_of, is_text, texts
 from fedboost.runtime.files import check_writable, folder_name, write_atomically
-from fedboost.runtime.net.keys import (
-    ANSWER_SUFFIX,
-    CERTIFICATE,
-    KEY,
-    PUBLIC,
-    REQUEST,
-    ROOTS,
-    check_same_root,
-    read_bundle,
-    read_certificates,
-    read_request_file,
-    write_new,
-    write_request,
-)
+from fedboost.runtime.net import keys
 from fedboost.runtime.site import audit as audits
 from fedboost.runtime.site.approval import (
     analysts_of,
@@ -138,33 +125,37 @@ def _missing_keys(folder: Path, config: Path, name: str, role: Role, beside: Seq
     parent of the key's folder; config: the site's file, next to which requests and answers are; beside: all
     bundles of this site, which must trust the same root."""
     bundle, own = folder / folder_name(name), folder_name(name)
-    answer, request = config.parent / f"{own}{ANSWER_SUFFIX}", config.parent / f"{own}.{REQUEST}"
-    if (bundle / CERTIFICATE).exists():
-        if answer.exists() and read_certificates(answer)[0] != read_certificates(bundle / CERTIFICATE)[0]:
+    answer, request = config.parent / f"{own}{keys.ANSWER_SUFFIX}", config.parent / f"{own}.{keys.REQUEST}"
+    if (bundle / keys.CERTIFICATE).exists():
+        if (
+            answer.exists()
+            and keys.read_certificates(answer)[0] != keys.read_certificates(bundle / keys.CERTIFICATE)[0]
+        ):
             raise ConfigError(
                 "keys-answer-unused",
-                f"{answer} is not the certificate in {bundle}; to use it, move {CERTIFICATE} and {ROOTS} in "
-                f"that folder aside, else move the answer aside",
+                f"{answer} is not the certificate in {bundle}; to use it, move {keys.CERTIFICATE} and "
+                f"{keys.ROOTS} in that folder aside, else move the answer aside",
             )
-        if (known := read_bundle(bundle, role).signer.name) != name:
+        if (known := keys.read_bundle(bundle, role).signer.name) != name:
             raise ConfigError("keys-other-name", f"{bundle} is the bundle of {known!r}, not of {name!r}")
-        check_same_root(bundle / ROOTS, read_certificates(bundle / ROOTS), beside)
+        keys.check_same_root(bundle / keys.ROOTS, keys.read_certificates(bundle / keys.ROOTS), beside)
         print(f"keys of {role} {name!r}: {bundle}")
         return
     if answer.exists():
         store_answer(answer, folder, name, beside)
         return
     if not bundle.exists():
-        write_request(folder, name, role)
-    if not ((bundle / KEY).exists() and (bundle / REQUEST).exists()):
+        keys.write_request(folder, name, role)
+    if not ((bundle / keys.KEY).exists() and (bundle / keys.REQUEST).exists()):
         raise ConfigError(
             "keys-incomplete",
-            f"{bundle} lacks {KEY} or {REQUEST}; if no other command is creating it now, move it aside",
+            f"{bundle} lacks {keys.KEY} or {keys.REQUEST}; if no other command is creating it now, move it "
+            f"aside",
         )
-    due = read_request_file(bundle / REQUEST)
+    due = keys.read_request_file(bundle / keys.REQUEST)
     if not request.exists():
-        write_new({request: ((bundle / REQUEST).read_bytes(), PUBLIC)})
-    if read_request_file(request).fingerprint != due.fingerprint:
+        keys.write_new({request: ((bundle / keys.REQUEST).read_bytes(), keys.PUBLIC)})
+    if keys.read_request_file(request).fingerprint != due.fingerprint:
         raise ConfigError("keys-request-other", f"{request} is not the request in {bundle}; move it aside")
     yield (
         f"the certificate of {role} {name!r}\n"
