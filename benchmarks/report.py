@@ -103,8 +103,8 @@ SECTIONS = {
         "beMTPL97: Poisson deviance {beMTPL97 | count:poisson | fedboost}, "
         "XGBoost {beMTPL97 | count:poisson | XGBoost}",
     ),
-    "survival": Section(
-        "Survival",
+    "cox": Section(
+        "Cox",
         "flchain: C-index {flchain | bins}, {flchain | exact} with exact risk sets",
     ),
     "joined": Section(

@@ -13,7 +13,7 @@ from raised import raised
 from sites import bundles_of, consortium, rows, shared_out, terms
 
 import fedboost as fb
-from fedboost.boosting.programs.tasks import part, possible
+from fedboost.boosting.programs.rounding import part, possible
 from fedboost.boosting.queries.base import MAX_ROWS
 from fedboost.boosting.queries.columns import QuantileQuery, SummaryQuery
 from fedboost.boosting.queries.labels import RowsQuery

@@ -19,7 +19,8 @@ from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, t
 from sklearn import metrics as reference
 
 import fedboost as fb
-from fedboost.boosting.programs.tasks import coarse, evaluate, merged, nearest, step_of, unit_of
+from fedboost.boosting.programs.rounding import coarse, nearest, step_of, unit_of
+from fedboost.boosting.programs.tasks import evaluate, merged
 from fedboost.boosting.queries.columns import QuantileQuery, SummaryQuery
 from fedboost.boosting.queries.labels import EvaluationQuery, MagnitudesQuery, RowsQuery
 from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
@@ -282,7 +283,8 @@ def test_on_the_rows_of_a_training_it_is_the_metric_of_its_last_round(objective)
     table = table.append_column("stars", pa.array(np.digitize(TABLE["age"].to_numpy(), [40, 50, 60])))
     tables = {name: table.filter(pa.array(place % 3 == n)) for n, name in enumerate("abc")}
     result = fb.simulate(terms(**{"objective": objective, **OBJECTIVES[objective]}), tables)
-    known = fb.evaluate(result.model, tables, min_count=1).metrics
+    known = dict(fb.evaluate(result.model, tables, min_count=1).metrics)
+    known.pop("cindex", None)  # not computed in rounds
     last = result.model.rounds[-1]
     assert {name: float(f"{value:.4g}") for name, value in known.items()} == {n: last[n] for n in known}
 

@@ -11,6 +11,7 @@ from raised import raised
 from sites import NAMES, bundles_of, consortium, rows, shared_out, terms, until
 
 import fedboost as fb
+from fedboost.boosting.programs.boosting import stages
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
 from fedboost.runtime import tasks as samplers
@@ -20,7 +21,7 @@ from fedboost.runtime.local.simulation import run_session
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.tasks import SPACE, draw, terms_to_tune
 from fedboost.terms import columns as columns_of_terms
-from fedboost.terms.terms import MAX_COLUMNS_TRIED, stages
+from fedboost.terms.terms import MAX_COLUMNS_TRIED
 
 CANDIDATES = [
     {"learning_rate": 0.3, "max_depth": 3},

@@ -135,15 +135,24 @@ ColumnsFile = Annotated[
     Path | None,
     typer.Option("--terms", help="Use the columns and parties of this terms file instead of the model's."),
 ]
+BySite = Annotated[bool, typer.Option("--by-site", help="Split results by site.")]
 RowsToMeasure = Literal["held-out", "all", "new"]
 
 
 @runs_a_session
-def describe(terms: common.TermsFile, run: Run, min_count: common.MinCount = None) -> None:
+def describe(
+    terms: common.TermsFile,
+    run: Run,
+    by_site: BySite = False,
+    levels: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="Feature whose levels all sites name together.")
+    ] = None,
+    min_count: common.MinCount = None,
+) -> None:
     """Summarise the rows of all sites before training. Counts missing values, levels and labels, shows
     quantiles, and suggests changes to the terms. As with training, every site has to agree first."""
     run.check(terms)
-    agreed = terms_to_describe(tasks.read_terms(terms), min_count)
+    agreed = terms_to_describe(tasks.read_terms(terms), min_count, by_site, levels or ())
     run.save(agreed)
     if run.aggregator is not None:
         known = tasks.Description.from_model(*run.ended(agreed))
@@ -176,9 +185,16 @@ def evaluate(
             "sex=F,M (may be repeated)."
         ),
     ] = None,
-    by_site: Annotated[bool, typer.Option("--by-site", help="Split results by site.")] = False,
+    by_site: BySite = False,
     threshold: Annotated[
         float | None, typer.Option(help="Probability above which a row is positive (default: 0.5).")
+    ] = None,
+    at: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="For survival times: time for which to report AUC and Brier score, in the label's unit (may "
+            "be repeated)."
+        ),
     ] = None,
     rows: Annotated[
         RowsToMeasure | None,
@@ -197,10 +213,12 @@ def evaluate(
     ] = None,
 ) -> None:
     """Evaluate a model on the rows of all sites. Reports metrics and, for binary classification, the ROC
-    curve, calibration and rates by subgroup. As with training, every site has to agree first."""
+    curve, calibration and rates by subgroup; for survival times, the C-index and survival curves. As with
+    training, every site has to agree first."""
     run.check(model, terms)
     given = None if terms is None else tasks.read_terms(terms)
-    agreed = tasks.evaluation_terms(model, given, by or (), by_site, threshold, min_count, rows, predict_rows)
+    settings = by or (), by_site, threshold, min_count, rows, predict_rows
+    agreed = tasks.evaluation_terms(model, given, *settings, at=at or ())
     run.save(agreed, None if agreed.vertical.predict_with else model)
     if run.aggregator is not None:
         run.show(tasks.Evaluation.from_model(*run.ended(agreed)))

@@ -8,7 +8,7 @@ the same for all models and rows."""
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
@@ -19,11 +19,13 @@ from fedboost.fixedpoint import Float32, Float64, Int64, Scale
 from fedboost.gbdt.kernels import objectives as kernels
 from fedboost.gbdt.kernels.histogram import LIMB_BITS, LIMBS, LIMBS_FROM, add_limbs, sum_units
 from fedboost.gbdt.objectives.built_in import AcceleratedFailureTime, Cox, PseudoHuber, Ranking, RiskSets
-from fedboost.gbdt.objectives.objective import Objective
+from fedboost.gbdt.objectives.objective import MAX_LABEL, Objective
 from fedboost.gbdt.objectives.registry import Trials
 from fedboost.gbdt.sampling import Mask
+from fedboost.gbdt.survival import AUC_AT, BRIER_AT, CINDEX, public_times, time_grid
 
 METRIC_BITS = 32
+PARTIAL_LIKELIHOOD = "cox-nloglik"
 
 
 class Metric(ABC):
@@ -392,6 +394,24 @@ class Ndcg(Metric):
         return int(total[0]) / int(total[1]) if total[1] else math.nan
 
 
+# ---- Survival times -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OfSurvival(Metric):
+    """Figure of survival times. An evaluation computes it from counts by time and risk (`gbdt.survival`).
+
+    time: time until which events are predicted; 0 for the C-index, which is about all times."""
+
+    time: float = 0.0
+    grows: bool = True
+
+    cells = 0
+
+    def sums(self, *rows: object) -> Int64:
+        return np.zeros(0, np.int64)
+
+
 # ---- The metrics by name --------------------------------------------------------------------------------
 
 
@@ -417,17 +437,20 @@ METRICS: dict[str, Metric] = {
     "gamma-nloglik": Mean(lambda loss, margin, label: label * kernels.exps(-margin) + margin, signed=True),
     "gamma-deviance": Mean(gamma_deviance_losses, signed=True),
     "aft-nloglik": Mean(aft_losses, signed=True),
-    "cox-nloglik": PartialLikelihood(aft_losses, signed=True),
+    PARTIAL_LIKELIHOOD: PartialLikelihood(aft_losses, signed=True),
     "interval-regression-accuracy": Mean(within_losses, grows=True),
     "mlogloss": BoundedLoss(kernels.softmax_losses),
     "merror": MultiError(),
     "ndcg": Ndcg(),
     "ndcg-": Ndcg(without=0.0),
+    CINDEX: OfSurvival(),
 }
 """Metrics without a parameter, by name."""
 SHAPES: dict[str, tuple[Callable[[float], Metric], float, float]] = {
     "error": (Error, 0.0, 1.0),
     "tweedie-nloglik": (lambda power: Mean(tweedie_losses(power)), 1.0, 2.0),
+    "auc": (OfSurvival, 1.0 / MAX_LABEL, MAX_LABEL),
+    "brier": (lambda time: OfSurvival(time, grows=False), 1.0 / MAX_LABEL, MAX_LABEL),
 }
 """Metrics whose name has a parameter after an @, and the open interval in which the parameter must lie."""
 
@@ -477,6 +500,8 @@ def is_at_threshold(name: str) -> bool:
 
     The terms can contain any such number. The difference between two such metrics is then a sum over only the
     rows between the two numbers, and there may be few such rows."""
+    if (time := time_of(name)) is not None:
+        return time > 0.0 and np.float32(time) not in public_times()
     return "@" in name and metric_of(name) != Error()
 
 
@@ -486,7 +511,28 @@ def grows(name: str) -> bool:
 
 def fits(name: str, objective: Objective | type[Objective]) -> bool:
     """Return whether the metric, with or without a parameter, can be computed for the objective."""
-    return own_name(name).partition("@")[0].removesuffix("-") in objective.metrics
+    kind, at, _ = own_name(name).partition("@")
+    if kind + at in (CINDEX, AUC_AT, BRIER_AT):
+        return objective.risk_sign != 0
+    return kind.removesuffix("-") in objective.metrics
+
+
+def time_of(name: str) -> float | None:
+    """Return t of auc@t and brier@t, 0 for the C-index, and None for metrics not about survival times."""
+    metric = metric_of(name)
+    return float(np.float32(metric.time)) if isinstance(metric, OfSurvival) else None
+
+
+def times_of(names: Sequence[str]) -> Float32 | None:
+    """Return the times by which rows are counted to compute these metrics, including t of auc@t: float32,
+    increasing. Returns None if none of them is about survival times."""
+    is_due = any(time_of(name) is not None for name in names)
+    return time_grid(chosen_times(names)) if is_due else None
+
+
+def chosen_times(names: Sequence[str]) -> tuple[float, ...]:
+    """Return the times in names such as auc@365."""
+    return tuple(time for name in names if (time := time_of(name)))
 
 
 def own_name(name: str) -> str:

@@ -3,20 +3,25 @@
 Guarantees: sums depend only on this party's rows and the model. The sums of all parties add up to the sums
 that a single party with all rows would compute."""
 
-from collections.abc import Callable, Sequence
+import hashlib
+import hmac
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
-from fedboost.boosting.programs.tasks import encoded, numbers_of, part, unit_of
-from fedboost.boosting.queries import Query
+from fedboost.boosting.programs.rounding import part, unit_of
+from fedboost.boosting.programs.survival import coarse_by_time
+from fedboost.boosting.programs.tasks import encoded, numbers_of
+from fedboost.boosting.queries import OfTurn, Query
+from fedboost.boosting.queries import columns as queries
 from fedboost.boosting.queries.columns import BinCountsQuery, QuantileQuery, RangeQuery, SummaryQuery
 from fedboost.boosting.queries.labels import EvaluationQuery, MagnitudesQuery
 from fedboost.boosting.state import BoostingState
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Float32, Float64, Int64, exponent_counts
-from fedboost.gbdt import metrics
+from fedboost.gbdt import metrics, survival
 from fedboost.gbdt.binned import Column
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import STRETCH, Quantiles, count_cells, count_parts
@@ -26,8 +31,10 @@ from fedboost.gbdt.metrics import TRAIN, VALIDATION, Mean, exact_metric_of
 from fedboost.gbdt.objectives.objective import Objective
 from fedboost.gbdt.sampling import Mask
 from fedboost.gbdt.threads import Threads
-from fedboost.holders.shard import RowsHolder, Shard, continue_margins, row_sets
-from fedboost.protocol.contracts import HeldTable, Holder
+from fedboost.holders.shard import Exchange, RowsHolder, Shard, continue_margins, row_sets
+from fedboost.privacy import packing
+from fedboost.privacy.pairwise import KEY_BYTES
+from fedboost.protocol.contracts import Answering, HeldTable, Holder, Receive, Send
 from fedboost.terms.tasks import bins_in, gridded, label_width, level_sets
 from fedboost.terms.terms import Terms
 
@@ -222,7 +229,18 @@ def magnitudes(query: MagnitudesQuery, gradients: Gradients, rows: tuple[int, in
         return np.concatenate([exponent_counts(each) for each in (weights.astype(np.float64), *losses)])
 
     means = [metric for metric in map(exact_metric_of, query.means) if isinstance(metric, Mean)]
-    return np.concatenate([np.array(rows), gradients.sum_rows(count, np.ones(rows[0], np.bool_))])
+    everybody, times = np.ones(rows[0], np.bool_), query.times
+    parts = [np.array(rows), gradients.sum_rows(count, everybody)]
+    if times is not None:
+        first = partial(_by_risk, partial(survival.first_counts, edges=times))
+        parts.append(gradients.sum_rows(first, everybody))
+    return np.concatenate(parts)
+
+
+def _by_risk(
+    count: Callable[..., Int64], loss: Objective, margin: Float64, label: Float32, weights: Float32
+) -> Int64:
+    return count(loss.risk_sign * margin, label).reshape(-1)
 
 
 def measured(
@@ -248,6 +266,9 @@ def measured(
         counts.append(lambda _, margin, label, w: metrics.count_cells(margin, label))
     if query.classes:
         counts.append(lambda _, margin, label, w: metrics.count_classes(margin, label, query.classes))
+    if query.survival:
+        edges, grid = query.by_time
+        counts.append(partial(_by_risk, partial(survival.survival_counts, edges=edges, grid=grid)))
     return np.concatenate([*parts, *(gradients.sum_rows(count, everybody) for count in counts)])
 
 
@@ -272,6 +293,10 @@ UNDECLARED = -1.0
 class SummaryHolder(RowsHolder):
     """Holder in a session that describes a table. Counts rows, e.g. by level or by range."""
 
+    def __init__(self, own: "HolderArguments", terms: Terms) -> None:
+        super().__init__(partial(own.read, terms), terms, own.nthread)
+        self._name = own.name
+
     def compute(self, query: Query) -> Int64:
         match query:
             case SummaryQuery():
@@ -288,11 +313,81 @@ class SummaryHolder(RowsHolder):
     def _summary(self, query: SummaryQuery) -> Int64:
         columns, classes = self._shard.columns, query.classes
         numeric = self._threads.each(_missing, columns[: query.numeric])
-        levels = zip(columns[query.numeric :], query.levels, strict=True)
-        parts = [np.array([self.rows, *numeric], np.int64)]
-        parts += self._threads.each(lambda pair: _by_level(*pair), levels)
+        pairs = zip(columns[query.numeric :], query.levels, strict=True)
+        levels = self._threads.each(lambda pair: _by_level(*pair), pairs)
         label = self._shard.label.astype(np.int64) if classes else np.zeros(0, np.int64)
-        return np.concatenate([*parts, np.bincount(label, minlength=classes)[:classes]])
+        own = np.array([self.rows, *numeric, *(each[0] + each[-1] for each in levels)], np.int64)
+        parts = [own[: 1 + query.numeric], *levels, np.bincount(label, minlength=classes)[:classes]]
+        parts.extend(own * (site == self._name) for site in query.sites)
+        if query.times:
+            parts.extend(survival.counts_by_time(self._shard.label, survival.public_times()))
+        return np.concatenate(parts)
+
+
+COMMITMENT, PART, OF_GROUP = "commitment to a level key", "part of the level key", "key of counts"
+
+
+class LevelsHolder(SummaryHolder):
+    """Holder in a session that describes a table and names levels (`LevelsQuery`)."""
+
+    def __init__(self, own: "HolderArguments", terms: Terms, secret: bytes) -> None:
+        super().__init__(own, terms)
+        self._secret, groups = secret, queries.groups_of(terms.parties)
+        self._group = int(own.name in groups[1])
+        self._leader, *self._members = groups[self._group]
+
+    def answering(self, query: OfTurn) -> Answering:
+        if not isinstance(query, queries.LevelsQuery):
+            return (yield from super().answering(query))
+        # The keys are exchanged again, since this process may have restarted. Checks depend on the common
+        # key: with another one, those of the earlier counts would not hold.
+        key, of_group = yield from self._exchanged()
+        size = query.columns * queries.HASHES * queries.CELLS
+        factor, added = queries.check_words(packing.pack(key, of_group), size)
+        if not query.places:
+            out = np.zeros((queries.GROUPS, 2, size), np.int64)
+            counts, checks = out[self._group]
+            for _, rows, cells in self._levels(key):
+                counts[cells] += rows
+            checks[:] = (counts * factor + added * (self._leader == self._name)) % queries.PRIME
+            return out.ravel()
+        own = slice(self._group * len(query.places), (self._group + 1) * len(query.places))
+        counts, checks = (np.array(each[own]) % queries.PRIME for each in (query.counts, query.checks))
+        if ((counts * factor + added[[*query.places]] - checks) % queries.PRIME).any():
+            why = "the aggregator, or a party of the other group, changed the counts of levels"
+            raise PeerError("levels-not-checked", why)
+        index = {cell: number for number, cell in enumerate(query.places)}
+        names = np.zeros((len(index), queries.SLOT), np.int64)
+        for level, _, cells in self._levels(key):
+            if index.keys() >= {*cells} and (slot := queries.slot_of(level)):
+                # A party names one level in each slot: its most frequent one.
+                names[[n for n in map(index.__getitem__, cells) if not names[n, 0]]] = slot
+        return names.ravel()
+
+    def _levels(self, key: bytes) -> Iterator[tuple[str, int, list[int]]]:
+        """Yield each level of this party with its number of rows and its cells, the most frequent first."""
+        for column, (codes, levels) in enumerate(self._shard.texts):
+            counts = np.bincount(codes[codes >= 0], minlength=len(levels))
+            for place in np.argsort(-counts, kind="stable").tolist():
+                yield levels[place], int(counts[place]), queries.cells_of(key, column, levels[place])
+
+    def _exchanged(self) -> Exchange:
+        """Exchange keys. Returns that of all, uniform if one party is honest, and that of this group."""
+        others, told = self._terms.relays_to(self._name), dict[tuple[str, str], bytes]()
+        part, of_group = (hmac.digest(self._secret, what.encode(), "sha256") for what in (PART, OF_GROUP))
+        for kind, content in ((COMMITMENT, hashlib.sha256(part).digest()), (PART, part)):
+            yield Send(kind, others, content, 0)
+            for party in others:
+                told[kind, party] = yield Receive(kind, party, KEY_BYTES, once=True)
+        if any(hashlib.sha256(told[PART, p]).digest() != told[COMMITMENT, p] for p in others):
+            raise PeerError("levels-key", "a party relayed a key that it had not committed to")
+        if self._leader == self._name:
+            yield Send(OF_GROUP, tuple(self._members), of_group, 0)
+        else:
+            of_group = yield Receive(OF_GROUP, self._leader, KEY_BYTES, once=True)
+        told[PART, self._name] = part
+        parts = (told[PART, party] for party in sorted(self._terms.parties))
+        return hashlib.sha256(packing.pack(*parts)).digest(), of_group
 
 
 def described(query: SummaryQuery, terms: Terms, name: str, shard: Shard, threads: Threads) -> Int64:
@@ -325,7 +420,10 @@ def described(query: SummaryQuery, terms: Terms, name: str, shard: Shard, thread
     parts += map(told, np.bincount(codes, minlength=query.classes).tolist())
     numbers = dict(zip(gridded_here, map(encoded, numbers_of(terms, rows, quantiles)), strict=True))
     nothing = np.zeros(query.SIZE, np.int64)
-    return np.concatenate([parts, *(numbers.get(column, nothing) for column in gridded(terms))])
+    by_time = np.zeros((2, query.times), np.int64)
+    if has_label and query.times:
+        by_time = coarse_by_time(survival.counts_by_time(shard.label, survival.public_times()), terms, rows)
+    return np.concatenate([parts, *(numbers.get(column, nothing) for column in gridded(terms)), *by_time])
 
 
 def count_ranges(query: RangeQuery, columns: Sequence[Column], terms: Terms, threads: Threads) -> Int64:
@@ -428,9 +526,10 @@ class HolderArguments:
 
 
 OTHER_HOLDERS: dict[str, Callable[[HolderArguments, Terms, bytes], Holder]] = {
-    "describe": lambda own, terms, _: SummaryHolder(partial(own.read, terms), terms, own.nthread),
+    "describe": lambda own, terms, secret: (
+        LevelsHolder(own, terms, secret) if terms.evaluation.level_names else SummaryHolder(own, terms)
+    ),
     "evaluate": lambda own, terms, _: EvaluationHolder(own.read, terms, own.nthread, own.name, own.table_of),
     "drift": lambda own, terms, _: DriftHolder(partial(own.read, terms), terms, own.nthread),
 }
-"""Maps each task that does not train -> the function that creates its holder. The last argument, the
-session's secret, is ignored."""
+"""Maps each task that does not train -> the function that creates its holder, with the session's secret."""

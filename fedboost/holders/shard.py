@@ -126,6 +126,8 @@ class Shard:
         ids: id of each row, if rows are matched by id.
         subgroups: levels of each subgroup column, float32 [rows] each.
         ranges: indices of the rows in the whole table, if the rows are only a share of that table.
+        texts: of each column whose levels are named, the index of each row's level, int64 [rows] (-1 if
+            missing), and the levels.
     """
 
     columns: tuple[Column, ...]
@@ -139,6 +141,7 @@ class Shard:
     ids: RowIds | None = None
     subgroups: tuple[Float32, ...] = ()
     ranges: Ranges | None = None
+    texts: tuple[tuple[Int64, tuple[str, ...]], ...] = ()
 
     @cached_property
     def rows(self) -> int:
@@ -191,6 +194,8 @@ class Shard:
             yield from zip(("label", "upper bound"), np.atleast_2d(self.label), strict=False)
         yield from ((f"subgroups {number}", codes) for number, codes in enumerate(self.subgroups))
         yield from ((f"feature {number}", column) for number, column in enumerate(columns))
+        for number, (codes, levels) in enumerate(self.texts):
+            yield f"texts {number}", words_of([*map(str.encode, levels), b""])[codes]
 
 
 def places_of(ranges: Ranges) -> Keys:

@@ -17,6 +17,7 @@ from fedboost.boosting.queries.base import CONSTANT_TREE, Values
 from fedboost.boosting.queries.columns import (
     BinCountsQuery,
     BinsQuery,
+    LevelsQuery,
     QuantileQuery,
     RangeQuery,
     SummaryQuery,
@@ -60,7 +61,8 @@ from fedboost.gbdt.tree import SplitRule, Splits
 from fedboost.holders.other_tasks import count_bins, count_ranges
 from fedboost.holders.shard import RowsHolder, Shard, continue_margins, holds_out, row_sets
 from fedboost.protocol.contracts import MAX_CELLS, HeldTable
-from fedboost.terms.terms import Terms, have_folds, slots_of
+from fedboost.terms.tasks import have_folds, slots_of
+from fedboost.terms.terms import Terms
 
 # ---- Votes on features, and a party's own histograms of the nodes that may split ------------------------
 # Guarantees: each histogram is built once. Of two siblings, only the histogram with fewer rows is built, and
@@ -408,7 +410,7 @@ class HorizontalHolder(GrowingHolder):
             case BinCountsQuery():
                 columns = self._levels.predicted(self.columns, self.state)
                 return count_bins(query, self._terms, self.state, columns, self._shard.base_margin)
-            case SummaryQuery() | MagnitudesQuery() | EvaluationQuery():
+            case SummaryQuery() | MagnitudesQuery() | EvaluationQuery() | LevelsQuery():
                 raise PeerError(
                     "query-task", f"the query ({query.description}) is not part of a training session"
                 )

@@ -533,7 +533,7 @@ class AggregatorSession:
 
     def pass_on(self, party: str, relay: Relay) -> Outbox:
         """Forward a relay to its receivers in the sender's block, without storing it."""
-        turn, block = self.current_turn, self.terms.blocks.of(party)
+        turn, others = self.current_turn, {*self.terms.relays_to(party)}
         assert turn is not None
         if relay.turn < self.turn:
             return []
@@ -543,7 +543,6 @@ class AggregatorSession:
                 f"it relayed bytes for turn {relay.turn} at the wrong time: the current turn is "
                 f"{self.turn}, and relays must arrive before the party's report",
             )
-        others = set() if block is None else {*block.parties} - {party}
         if not relay.to or not others.issuperset(relay.to) or len(set(relay.to)) != len(relay.to):
             raise PeerError(
                 "relay-receivers",

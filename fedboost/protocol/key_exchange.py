@@ -280,7 +280,7 @@ def check_greeting(trust: Trust, attempt: Attempt, party: str, join: Join) -> No
     chains = {hash_of(join.certificate): join.certificate}
     _, public = _check(trust, attempt.packed(), join.greeting, chains)
     terms, protection = attempt.terms, attempt.terms.protection
-    needs_key = protection.uses_key_holder or terms.blocks.of(party) is not None
+    needs_key = protection.uses_key_holder or terms.relays_to(party)
     if needs_key and len(protection.agreement_key(public)) != KEY_BYTES:
         raise PeerError("greeting-key-missing", "its greeting lacks an X25519 key for masks or relays")
     if party == terms.keyholder:

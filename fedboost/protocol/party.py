@@ -42,7 +42,7 @@ from fedboost.protocol.messages import (
     tag_of,
 )
 from fedboost.protocol.parts import packed, part_of
-from fedboost.protocol.relaying import MAX_QUOTE, Ends, PendingAnswer, max_relayed
+from fedboost.protocol.relaying import MAX_QUOTE, Ends, PendingAnswer, ends_of, max_relayed
 from fedboost.protocol.site import (
     HELP,
     OPENINGS,
@@ -114,11 +114,11 @@ class Membership:
         limits = site.permit(offer)
         has_rows = site.holder is not None
         check_rows(site.name, terms, has_rows)
-        if terms.blocks and site.credentials is None:
+        if terms.relays_to(site.name) and site.credentials is None:
             raise Refused(
                 "keys-missing",
-                f"party {site.name}: parties with different columns seal relays with their keys, but this "
-                f"site has none: set `keys` in its file",
+                f"party {site.name}: the parties of this session seal relays with their keys, but this site "
+                f"has none: set `keys` in its file",
             )
         memory = site.memory.begin(offer, limits)
         try:
@@ -638,8 +638,9 @@ class PartySession:
         if public is None and member.protection.uses_key_holder:
             public = key_exchange.public_of(attempt, meet.greetings)
         handshake, self._handshake, self._attested = self._handshake, None, None
+        relays = ends_of(site.name, terms, handshake, met, state, site.draw)
         sealer = _sealer(site, member, handshake, met, public, self._openings)
-        ends = first_transcript(met.session, state), sealer, _ends(site, terms, handshake, met, state)
+        ends = first_transcript(met.session, state), sealer, relays
         self._introduced = Introduced(meet.greetings, met.roster, met.session, *ends)
         if terms.hides_columns:
             self._introduced.keys = Keys(public, member.secret, site.draw)
@@ -832,19 +833,6 @@ def _sealer(
         shrinks=terms.session.on_loss == "shrink",
     )
     return member.protection.sealer(setup)
-
-
-def _ends(
-    site: Site, terms: Terms, handshake: Handshake, met: AgreedAttempt, state: TrainingState
-) -> Ends | None:
-    """Return the object that seals and opens relays in an attempt that starts in this state, or None if each
-    party has all columns."""
-    block = terms.blocks.of(site.name)
-    if block is None:
-        return None
-    keys = handshake.pair_keys(site.name, met.publics, met.session, block.parties)
-    public = state.seen_by(terms, site.name, publicly=True)
-    return Ends(site.name, keys, first_transcript(met.session, public), site.draw)
 
 
 def _refused(reason: str) -> "Handler":

@@ -10,12 +10,13 @@ and relays that are out of order or larger than a turn can need."""
 import hashlib
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
 
 from fedboost.errors import PeerError, quoted
 from fedboost.privacy import packing
 from fedboost.privacy.packing import RandomBytes
-from fedboost.privacy.pairwise import MIN_SEALED_BYTES, open_sealed, seal, sealed_size
+from fedboost.privacy.pairwise import MIN_SEALED_BYTES, Handshake, open_sealed, seal, sealed_size
 from fedboost.protocol.contracts import (
     Answered,
     Answering,
@@ -26,7 +27,8 @@ from fedboost.protocol.contracts import (
     Send,
     TrainingState,
 )
-from fedboost.protocol.messages import PART_BYTES, Ask, Relay, next_transcript
+from fedboost.protocol.key_exchange import AgreedAttempt
+from fedboost.protocol.messages import PART_BYTES, Ask, Relay, first_transcript, next_transcript
 from fedboost.protocol.site import Question
 from fedboost.terms.continuation import leaf_bytes
 from fedboost.terms.terms import Terms
@@ -53,7 +55,7 @@ def max_relayed(terms: Terms, party: str, query: Query, rows: int, state: Traini
     query."""
     block = terms.blocks.of(party)
     if block is None:
-        return 0
+        return query.relayed_bytes(terms)
     row_sets, content = 0, FEW_BYTES + query.relayed_bytes(terms)
     if terms.vertical.repeated_ids:
         rows = min(
@@ -107,6 +109,20 @@ class Ends:
     def _context(self, ask: Ask, number: int, kind: str) -> bytes:
         numbers = map(packing.number, (ask.turn, ask.attempt, number))
         return packing.pack(self.transcript, *numbers, kind.encode())
+
+
+def ends_of(
+    me: str, terms: Terms, handshake: Handshake, met: AgreedAttempt, state: TrainingState, draw: RandomBytes
+) -> Ends | None:
+    """Return what seals and opens a party's relays in an attempt that starts in this state; None if it relays
+    nothing. Call it before the masks use the handshake."""
+    if not (others := terms.relays_to(me)):
+        return None
+    # Where the handshake is still needed for masks, other keys are derived from a copy of it.
+    own, about = (handshake, met.session) if terms.blocks else (copy(handshake), met.session + b"relays")
+    keys = own.pair_keys(me, met.publics, about, others)
+    public = state.seen_by(terms, me, publicly=True)
+    return Ends(me, keys, first_transcript(met.session, public), draw)
 
 
 class Order:

@@ -183,7 +183,7 @@ class Turn:
 def turns_of(terms: Terms, query: Query) -> int:
     """Return the factor by which turn_timeout is multiplied for a query. The factor exceeds 1 if parties
     relay data for the query, because they then work one after another."""
-    return max(len(block.parties) for block in terms.blocks) if query.relayed_bytes(terms) else 1
+    return max((len(block.parties) for block in terms.blocks), default=1) if query.relayed_bytes(terms) else 1
 
 
 # ---- The end of a training run: the parties' signatures on their answers and on the model ----------------

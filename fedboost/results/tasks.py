@@ -6,11 +6,12 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import ConfigDict, Field, Strict, ValidationError, field_validator
 
-from fedboost.boosting.programs.tasks import rows_of_bin, unit_of
+from fedboost.boosting.programs.rounding import rows_of_bin, unit_of
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.drift import by_chance, joined, runs, stability_index
-from fedboost.gbdt.metrics import grows, own_name
+from fedboost.gbdt.metrics import grows, own_name, time_of
+from fedboost.gbdt.survival import CINDEX
 from fedboost.results.base import Count, Ended, Number, Numbers, Part, Result, Share
 from fedboost.terms import tasks
 from fedboost.terms.hiding import BINS
@@ -59,9 +60,11 @@ class SetFigures(Part):
         """Metrics and rates, by name."""
         return {**self.metrics, **(self.rates.model_dump() if self.rates else {})}
 
-    def has_figures_of(self, terms: Terms) -> bool:
-        """Return whether the figures are exactly those that the terms require."""
-        if not {*terms.metrics} == self.metrics.keys() <= self.resolution.keys():
+    def has_figures_of(self, terms: Terms, of_group: bool = True) -> bool:
+        """Return whether the figures are exactly those that the terms require. of_group: False for all rows,
+        whose figures include those of survival times."""
+        due = {name for name in terms.metrics if not of_group or time_of(name) is None}
+        if not due == self.metrics.keys() <= self.resolution.keys():
             return False
         if tasks.is_binary(terms):
             of_two = self.rates is not None and "mean_prediction" in self.model_fields_set
@@ -120,6 +123,25 @@ class ScoreBin(Part):
     rate: Number
 
 
+class SurvivalPoint(Part):
+    """A point of a Kaplan-Meier curve. at_risk: number of rows with a later time; survival: share of rows
+    without an event until then."""
+
+    time: Number
+    at_risk: Count
+    survival: Share
+
+
+class SurvivalCurve(Part):
+    """Kaplan-Meier curve of all rows with a known time, or of a third by predicted risk, up to the time from
+    which too few rows are at risk. rows, events: their numbers."""
+
+    name: Literal["all", "low", "middle", "high"]
+    rows: Count
+    events: Count
+    points: Annotated[list[SurvivalPoint], Field(min_length=1)]
+
+
 class Evaluation(Result, SetFigures):
     """Metrics of a model over the rows of all parties.
 
@@ -133,6 +155,7 @@ class Evaluation(Result, SetFigures):
         of: the rows that were evaluated: `held-out`, `all` or `new`.
         caps: maps metric -> upper limit of a single row's loss.
         auc, roc, bins: only for two classes; missing if one of the labels has too few rows.
+        survival: for survival times, the curves of all rows and of thirds by predicted risk.
         classes: class names, if there are more than two.
         subgroups, sites: figures by column and by site, if the terms request them.
         shares: fractions of the rows on which the model was trained, and for which this is unknown.
@@ -148,6 +171,7 @@ class Evaluation(Result, SetFigures):
     auc: Area | None = None
     roc: list[RocPoint] = Field(default=[])
     bins: list[ScoreBin] = Field(default=[])
+    survival: list[SurvivalCurve] = Field(default=[])
     classes: list[str] = Field(default=[])
     subgroups: dict[str, Split] = Field(default={})
     sites: Split | None = None
@@ -161,7 +185,8 @@ class Evaluation(Result, SetFigures):
         sites, given = tasks.sites_of(terms), self.model_fields_set
         of_two = {"threshold", "auc", "roc", "bins"} & given
         return (
-            self.has_figures_of(terms)
+            self.has_figures_of(terms, of_group=False)
+            and bool(self.survival) == (CINDEX in terms.metrics)
             and (self.noise is None) == (terms.noise is None)
             and self.min_count == asked.min_count
             and self.unit == (unit_of(asked.min_count) if self.noise is None else 1)
@@ -221,6 +246,7 @@ class Column(Part):
             quantile.
         constant: True if all values are equal.
         gap: interval between two groups of values, if they are so far apart that their units may differ.
+        survival: curve of all rows, if the label is a survival time.
     """
 
     name: str
@@ -231,6 +257,7 @@ class Column(Part):
     quantiles: dict[str, Interval | None] = Field(default={})
     constant: Annotated[bool, Strict()] = False
     gap: Interval | None = None
+    survival: SurvivalCurve | None = None
 
     @field_validator("gap")
     @classmethod
@@ -263,12 +290,27 @@ class Column(Part):
         return is_whole and not self.levels and numbers <= self.model_fields_set
 
 
+class SiteRows(Part):
+    """A site's own rows: their number, rounded down, and for each feature those without a declared value."""
+
+    rows: Count
+    missing: dict[str, Count]
+
+
+class NamedLevels(Part):
+    """Frequent levels of a column with their number of rows. others: number of rows with other levels."""
+
+    levels: dict[str, Count]
+    others: Count
+
+
 class Description(Result):
     """Counts and quantiles over the rows of all parties.
 
     Counts are rounded to multiples of `unit`, the smallest of 1, 2, 5, 10, 20, ... that is at least
     `min_count`. If the terms add noise, `noise` is the standard deviation of the noise in a count, in rows.
-    Counts are then not rounded, and a count that is too small compared with the noise is None.
+    Counts are then not rounded, and a count that is too small compared with the noise is None. sites: the
+    rows of each site; level_names: the levels of all sites, if the terms request them.
     """
 
     task: ClassVar[str] = "describe"
@@ -277,6 +319,8 @@ class Description(Result):
     noise: Number | None = None
     columns: tuple[Column, ...] = Field(repr=False)
     label: Column = Field(repr=False)
+    sites: dict[str, SiteRows] = Field(default={}, repr=False)
+    level_names: dict[str, NamedLevels] = Field(default={}, repr=False)
 
     @property
     def unit(self) -> int:
@@ -299,7 +343,11 @@ class Description(Result):
                 and {"missing", *(["undeclared"] if own is not None else [])} <= each.model_fields_set
                 for each, (name, own) in zip(self.columns, levels.items(), strict=True)
             )
+            and (self.label.survival is not None) == (is_exact and terms.objective.loss.risk_sign != 0)
             and self.label.fits(schema.label, None if told and not classes else classes, is_exact)
+            and [*self.sites] == [*tasks.sites_of(terms)]
+            and all(each.missing.keys() == levels.keys() for each in self.sites.values())
+            and [*self.level_names] == [*terms.evaluation.level_names]
         )
 
 

@@ -102,6 +102,7 @@ def evaluation_terms(
     rows: str | None = None,
     predict_rows: int | None = None,
     most_rows: int | None = None,
+    at: Iterable[float] = (),
 ) -> Terms:
     """Return the terms of a session that evaluates a model. Arguments are as for `evaluate`, and override
     settings of `terms`. most_rows: `predict_rows` if it is not specified but needed. Raises ConfigError if
@@ -129,7 +130,7 @@ def evaluation_terms(
     id = model.id if isinstance(model, PartyModel) else None
     if predict_rows is None and given.vertical.is_used:
         predict_rows = most_rows
-    return terms_to_evaluate(given, text, by, by_site, threshold, min_count, rows, id, predict_rows)
+    return terms_to_evaluate(given, text, by, by_site, threshold, min_count, rows, id, predict_rows, at)
 
 
 def drift_terms(
@@ -372,10 +373,13 @@ class TaskRequests(ABC):
         min_count: int | None = None,
         wait: float = 60.0,
         on_waiting: OnWaiting | None = None,
+        by_site: bool = False,
+        levels: Iterable[str] = (),
     ) -> Description:
-        """Describe the rows of all parties and wait for the result. terms, min_count: as for
+        """Describe the rows of all parties and wait for the result. terms, min_count, by_site, levels: as for
         `fedboost.describe`; wait, on_waiting: as for `Connection.train`."""
-        return Description.from_model(*self._result(terms_to_describe(terms, min_count), wait, on_waiting))
+        agreed = terms_to_describe(terms, min_count, by_site, levels)
+        return Description.from_model(*self._result(agreed, wait, on_waiting))
 
     def tune(
         self,
@@ -403,12 +407,14 @@ class TaskRequests(ABC):
         on_waiting: OnWaiting | None = None,
         rows: str | None = None,
         predict_rows: int | None = None,
+        at: Iterable[float] = (),
     ) -> Evaluation:
         """Evaluate a model on the rows of all parties, and wait for the result. The parties are those named
         in `terms`, or else in the model's terms. `rows` may also be "new", for rows added since the training.
         If parties hold different columns, `model` may be the analyst's part, and `predict_rows` is the
         maximum number of ids of the label holder. Other arguments are as for `fedboost.evaluate`."""
-        agreed = evaluation_terms(model, terms, by, by_site, threshold, min_count, rows, predict_rows)
+        settings = by, by_site, threshold, min_count, rows, predict_rows
+        agreed = evaluation_terms(model, terms, *settings, at=at)
         return Evaluation.from_model(*self._result(agreed, wait, on_waiting))
 
     def drift(
@@ -461,6 +467,8 @@ def describe(
     seed: int = 0,
     nthread: int = 1,
     site: str | None = None,
+    by_site: bool = False,
+    levels: Iterable[str] = (),
 ) -> Description:
     """Describe the rows of all parties in this process: missing values, levels, labels and quantiles.
 
@@ -470,12 +478,14 @@ def describe(
         terms: terms for training, or with `program = "describe"`.
         shards, seed, nthread, site: as for `simulate`.
         min_count: counts of fewer rows than this are hidden (default: as in the terms).
+        by_site: also describe each site's rows, so that one sees which site lacks a column.
+        levels: categorical features of which the sites name all frequent levels, also undeclared ones.
 
     Raises:
         ConfigError: an argument is invalid, or a table does not match the terms.
         SessionFailed: the session ended without a result.
     """
-    agreed = terms_to_describe(terms, min_count)
+    agreed = terms_to_describe(terms, min_count, by_site, levels)
     return Description.from_model(*_simulated(agreed, shards, seed, nthread, site))
 
 
@@ -518,6 +528,7 @@ def evaluate(
     nthread: int = 1,
     site: str | None = None,
     rows: str | None = None,
+    at: Iterable[float] = (),
 ) -> Evaluation:
     """Evaluate a model on the rows of all parties in this process.
 
@@ -537,6 +548,7 @@ def evaluate(
         rows: "held-out" for rows that were not used to train trees (default if rows were held out during
             training), or "all". Held-out rows are selected again in the same way as for training, so tables
             and party names must be the same.
+        at: for survival times, times for which `auc@t` and `brier@t` are reported, e.g. [365, 730].
 
     Raises:
         ConfigError: an argument is invalid, or a table does not match the terms.
@@ -547,7 +559,7 @@ def evaluate(
         raise ConfigError("model-parts-missing", "there are no model parts; pass the part of each party")
     first = next(iter(parts.values())) if isinstance(model, Mapping) else model
     settings = by, by_site, threshold, min_count, rows
-    agreed = evaluation_terms(first, terms, *settings, most_rows=MOST_IDS)
+    agreed = evaluation_terms(first, terms, *settings, most_rows=MOST_IDS, at=at)
     if not agreed.evaluates_jointly:
         return Evaluation.from_model(*_simulated(agreed, shards, seed, nthread, site, terms is None))
     for what, given in (("model", parts if agreed.vertical.predict_with else shards), ("table", shards)):

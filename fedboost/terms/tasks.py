@@ -14,6 +14,8 @@ from fedboost.gbdt.drift import Bins
 from fedboost.gbdt.metrics import bins
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES
+from fedboost.gbdt.survival import AUC_AT, BRIER_AT, CINDEX, MAX_TIMES
+from fedboost.gbdt.target_means import FOLDS, Slots
 from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
 from fedboost.terms.hiding import Hiding
@@ -68,11 +70,15 @@ def gridded(terms: Terms) -> tuple[str, ...]:
     return (*terms.columns.numeric, *([terms.columns.label] if counts_label else []))
 
 
-def terms_to_describe(terms: Terms, min_count: int | None = None) -> Terms:
+def terms_to_describe(
+    terms: Terms, min_count: int | None = None, by_site: bool = False, levels: Iterable[str] = ()
+) -> Terms:
     """Return the terms of a session that describes rows, derived from the terms of a training session. If the
-    terms already describe rows, all their settings are kept. min_count: replaces the setting of that name.
-    Raises ConfigError if parties hold different columns and their rows cannot be matched by ids."""
-    return Terms.read(settings_for(terms, TASKS["describe"], min_count=min_count))
+    terms already describe rows, all their settings are kept. min_count: replaces the setting of that name;
+    by_site: sets `party_metrics` if true; levels: replaces `level_names`. Raises ConfigError if the terms do
+    not support such a description."""
+    asked = {"party_metrics": by_site or None, "level_names": [*levels] or None}
+    return Terms.read(settings_for(terms, TASKS["describe"], min_count=min_count, **asked))
 
 
 # ---- Sessions that evaluate a model: their terms, and the sets of rows ----------------------------------
@@ -179,6 +185,8 @@ def rows_readable(terms: Terms) -> int:
     sets = 1 + len(sites_of(terms)) + sum(map(len, level_sets(terms).values()))
     of_set = 1 + len(terms.metrics) + (_FIGURES_OF_TWO_CLASSES if is_binary(terms) else 0)
     figures = sets * of_set + class_count(terms) ** 2
+    if CINDEX in terms.metrics:  # points of four curves
+        figures += 8 * (MAX_TIMES + len(terms.metrics))
     if is_binary(terms):
         figures += 1 + _FIGURES_OF_A_BIN * bins(terms.evaluation.threshold)
     return _BITS_OF_FIGURE * figures
@@ -199,6 +207,7 @@ def terms_to_evaluate(
     rows: str | None = None,
     predict_with: str | None = None,
     predict_rows: int | None = None,
+    at: Iterable[float] = (),
 ) -> Terms:
     """Return the terms of a session that evaluates a model, derived from the terms of a training session. If
     the terms already evaluate a model, all their settings are kept. The other arguments replace settings of
@@ -213,6 +222,7 @@ def terms_to_evaluate(
         by_site: sets `party_metrics` if true.
         rows: replaces `evaluate_rows`. The default is the rows held out during training, or all rows if none
             were held out.
+        at: times for which the metrics `auc@t` and `brier@t` are added.
 
     Raises ConfigError if the terms do not support an evaluation."""
     _check_joint(terms, by_site, predict_rows)
@@ -229,10 +239,12 @@ def terms_to_evaluate(
                 f"by {min(shared)!r}: party {party} has it, but only columns of the label holder can split "
                 f"results",
             )
+    added = [f"{kind}{float(time):.9g}" for time in at for kind in (AUC_AT, BRIER_AT)]
     values = settings_for(
         terms,
         TASKS["evaluate"],
         xgb_model=model,
+        eval_metric=[*dict.fromkeys((*terms.metrics, *added))] if added else None,
         subgroups=names if by else None,
         party_metrics=by_site or None,
         threshold=threshold,
@@ -357,6 +369,22 @@ def terms_to_drift(terms: Terms, model: str, min_count: int | None = None) -> Te
         )
     values = settings_for(terms, TASKS["drift"], xgb_model=model, min_count=min_count)
     return Terms.read({key: value for key, value in values.items() if key not in _NOT_FOR_FEATURES})
+
+
+# ---- Target means: the slots of their columns ------------------------------------------------------------
+
+
+def slots_of(terms: Terms) -> dict[str, Slots]:
+    """Return a dict: target-means column -> its slots (combinations of bucket and fold). With noise, there
+    are no folds: the noise already hides a row's contribution to the mean of its level, and each fold would
+    need noise of its own."""
+    folds = 1 if terms.noise is not None else FOLDS + 1
+    return {name: Slots(buckets, folds) for name, buckets in terms.columns.target_means.items()}
+
+
+def have_folds(terms: Terms) -> bool:
+    """Return True if each row is assigned to a fold for target means."""
+    return terms.task.trains and terms.noise is None and bool(terms.columns.target_means)
 
 
 # ---- Rows that a leaf of a trained tree has at least ----------------------------------------------------

@@ -21,11 +21,20 @@ from fedboost.errors import ConfigError
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS
-from fedboost.gbdt.metrics import COUNTED, OF_PARTY, OF_TRIAL, TRAIN, VALIDATION, is_counted, is_metric
+from fedboost.gbdt.metrics import (
+    COUNTED,
+    OF_PARTY,
+    OF_TRIAL,
+    PARTIAL_LIKELIHOOD,
+    TRAIN,
+    VALIDATION,
+    is_counted,
+    is_metric,
+)
 from fedboost.gbdt.objectives import objective as sensitivity
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES
-from fedboost.gbdt.target_means import FOLDS, Slots
+from fedboost.gbdt.survival import CINDEX
 from fedboost.gbdt.tree import SplitRule
 from fedboost.privacy.protections import PROTECTIONS, Protection
 from fedboost.terms import continuation, hiding
@@ -47,7 +56,7 @@ class Terms(Flat):
     OMITTED: ClassVar[tuple[str, ...]] = (
         *("label_holder", "blocks", "rows", "min_common_rows", "max_ids", "repeated_ids", "id_form"),
         *("model", "alone_rounds", "min_rows_per_bin", "label_epsilon", "predict_with", "predict_rows"),
-        *("min_count", "candidates", "subgroups", "threshold", "evaluate_rows"),
+        *("min_count", "candidates", "subgroups", "threshold", "evaluate_rows", "level_names"),
     )
     ORDER: ClassVar[tuple[str, ...]] = (
         *("columns", "parties", "objective", "objective_params", "objective_package", "rounds", "max_depth"),
@@ -117,6 +126,12 @@ class Terms(Flat):
     def holders(self) -> tuple[str, ...]:
         """Parties with rows, i.e. all except a key holder without rows."""
         return self.hiding.holders(self.parties)
+
+    def relays_to(self, party: str) -> tuple[str, ...]:
+        """Return the parties to which this party may relay bytes: of its block or, to name levels, all."""
+        block = self.blocks.of(party)
+        parties = block.parties if block else self.parties if self.evaluation.level_names else ()
+        return tuple(other for other in parties if other != party)
 
     @cached_property
     def blocks(self) -> Blocks:
@@ -215,7 +230,8 @@ class Terms(Flat):
     @cached_property
     def max_turns(self) -> int:
         if self.task.max_turns is not None:
-            return self.task.max_turns + ALIGNMENT_TURNS * self.counts_jointly
+            names = 2 * bool(self.evaluation.level_names)
+            return self.task.max_turns + ALIGNMENT_TURNS * self.counts_jointly + names
         before = ALIGNMENT_TURNS * self.vertical.aligns + MAX_REFINEMENTS + MAX_RENEWAL_QUERIES
         before += 4  # rows, start, sums by level or events by time, and rows by bin
         return before + (self.trees.rounds + 1) * (self.max_turns_per_tree + 1)
@@ -310,6 +326,10 @@ class Terms(Flat):
                 return ()
             default = default if default in COUNTED else "rmse"
         own = self.evaluation.eval_metric or (default,)
+        if self.task.measures and self.objective.loss.risk_sign and self.noise is None:
+            # several parties' risk sets are known only while a model trains
+            unknown = {PARTIAL_LIKELIHOOD} if not self.vertical.is_used else set()
+            own = tuple(name for name in dict.fromkeys((CINDEX, *own)) if name not in unknown)
         trials = range(len(self.objective.candidates))
         return tuple(f"{trial}{OF_TRIAL}{name}" for trial in trials for name in own) or own
 
@@ -349,7 +369,9 @@ class Terms(Flat):
         yield from _faults_of_noise(self)
         yield from objective.faults(columns)
         yield from self.trees.faults_of_size(len(self.roots), self.max_leaves_per_round)
-        yield from self.evaluation.faults_of_metrics(objective, self.metrics, len(self.sets))
+        yield from self.evaluation.faults_of_metrics(
+            objective, self.metrics, len(self.sets), self.task.measures
+        )
         yield from _faults_of_draws(self)
         yield from self.trees.faults_of_symmetric(self.draws, self.histograms, self.vertical.min_rows_per_bin)
         yield from _faults_of_risk_sets(self)
@@ -452,19 +474,6 @@ MAX_ENCRYPTED = 1 << 14
 numbers per bucket."""
 
 
-def slots_of(terms: Terms) -> dict[str, Slots]:
-    """Return a dict: target-means column -> its slots (combinations of bucket and fold). With noise, there
-    are no folds: the noise already hides a row's contribution to the mean of its level, and each fold would
-    need noise of its own."""
-    folds = 1 if terms.noise is not None else FOLDS + 1
-    return {name: Slots(buckets, folds) for name, buckets in terms.columns.target_means.items()}
-
-
-def have_folds(terms: Terms) -> bool:
-    """Return True if each row is assigned to a fold for target means."""
-    return terms.task.trains and terms.noise is None and bool(terms.columns.target_means)
-
-
 def _faults_of_target_means(terms: Terms) -> Iterator[str]:
     if not terms.columns.target_means:
         return
@@ -499,21 +508,6 @@ the same bins and rows."""
 MAX_COLUMNS_TRIED = 1 << 20
 """Maximum product of the numbers of candidates and features. With 256 bins, the histograms of one node per
 candidate then take 4 GiB, the default limit of an aggregator."""
-SHARES = (0.1, 0.2, 0.4, 0.6)
-"""Points at which candidates are dropped, as fractions of all rounds."""
-KEPT = (2, 3)
-"""Fraction (2/3) of the candidates that continue. A smaller fraction would favour candidates that converge
-fast (decision 0028)."""
-
-
-def stages(terms: Terms) -> dict[int, int]:
-    """Return a dict: number of rounds after which candidates are dropped -> number of candidates that
-    continue."""
-    left, ends = len(terms.objective.candidates), {}
-    for share in SHARES:
-        if rounds := int(share * terms.trees.rounds):
-            ends[rounds] = left = -(-left * KEPT[0] // KEPT[1])
-    return ends
 
 
 def _faults_of_candidates(terms: Terms) -> Iterator[str]:
@@ -726,8 +720,6 @@ def _faults_of_risk_sets(terms: Terms) -> Iterator[str]:
         (terms.sums_risk and terms.evaluation.party_metrics, "party_metrics", "risk sets are of all parties"),
         (hides and 0 < len(terms.holders) < 3, "two parties", "each would know the other's sums; use three"),
     )
-    if terms.task.measures and not terms.blocks and "cox-nloglik" in terms.metrics:
-        yield "eval_metric cox-nloglik needs the risk sets of a training: use another metric"
 
 
 def _faults_of_vertical(terms: Terms) -> Iterator[str]:
@@ -849,6 +841,12 @@ def _faults_of_task(terms: Terms) -> Iterator[str]:
         f"program {program!r}": not (terms.task.trains and terms.session.is_built_in),
     }
     yield from terms.evaluation.faults_of_counts(setting for setting, is_so in inexact.items() if is_so)
+    if terms.evaluation.level_names:
+        colluding = terms.hiding.group(terms.parties).colluding if terms.protection.hides else 0
+        yield from terms.evaluation.faults_of_levels(terms.columns, len(terms.parties), colluding)
+        may = terms.task.counts_values and not terms.vertical.is_used and not shrinks
+        if not may or terms.protection.uses_key_holder:
+            yield "level_names is only for describe with whole rows, masked or plain, and no shrink"
     if not terms.task.measures:
         return
     if terms.xgb_model is None and not terms.evaluates_jointly:

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field, StrictFloat, StrictInt, field_validator
 
 from fedboost.errors import ConfigError
-from fedboost.gbdt.metrics import fits, is_metric, metrics_for
+from fedboost.gbdt.metrics import fits, is_metric, metrics_for, time_of
 from fedboost.gbdt.objectives import objective as objectives
 from fedboost.gbdt.objectives import registry
 from fedboost.gbdt.objectives.built_in import MAX_PAIRS
@@ -552,7 +552,8 @@ class Evaluation(Group):
         "`logloss`, `error`, `error@t`, `auc`, `aucpr`, `ks`, `ece`; `mlogloss`, `merror`; `rmse`, `mae`, "
         "`mphe`, `quantile`; `poisson-nloglik`, `gamma-nloglik`, `gamma-deviance`, `tweedie-nloglik@power`; "
         "`aft-nloglik`, `interval-regression-accuracy`; `cox-nloglik`; `ndcg`, `ndcg@k`. With `-` appended "
-        "to the last two, groups without a relevant row count as 0 instead of 1.",
+        "to the last two, groups without a relevant row count as 0 instead of 1. Only in evaluations: "
+        "`cindex`, `auc@t`, `brier@t`.",
     )
     party_metrics: bool = Field(
         default=False,
@@ -590,6 +591,13 @@ class Evaluation(Group):
         'e.g. `["sex"]`. Metrics and rates are also reported for the rows of each level. Every site\'s '
         "policy must [allow](policy.md) it.",
     )
+    level_names: Several[str] = Field(
+        default=(),
+        max_length=MAX_SUBGROUPS,
+        description='With `program = "describe"`: categorical features of which sites '
+        "[name their levels](lifecycle.md#the-levels-of-all-sites), if at least `min_count` rows in each of "
+        "two groups of sites have them. Every site's policy must [allow](policy.md) it.",
+    )
     threshold: float = Field(
         default=0.5,
         gt=0,
@@ -616,9 +624,12 @@ class Evaluation(Group):
     def validates(self, columns: Schema) -> bool:
         return self.validation_fraction > 0.0 or columns.validation is not None
 
-    def faults_of_metrics(self, objective: Objective, names: tuple[str, ...], sets: int) -> Iterator[str]:
+    def faults_of_metrics(
+        self, objective: Objective, names: tuple[str, ...], sets: int, measures: bool
+    ) -> Iterator[str]:
         """Yield an error message for each metric that does not apply to the objective, and an error message
-        if there are too many metrics. names: names of the metrics; sets: number of sets of rows."""
+        if there are too many metrics. names: names of the metrics; sets: number of sets of rows; measures:
+        True if the terms evaluate a model."""
         equivalent = objective.loss.xgboost_equivalent
         with_metrics = objective.loss if objective.name in OBJECTIVES else equivalent
         fitting = metrics_for(with_metrics)
@@ -631,6 +642,8 @@ class Evaluation(Group):
                     f"eval_metric {name} does not apply to objective {objective.name}; use one of: "
                     f"{', '.join(fitting)}"
                 )
+            elif is_metric(name) and time_of(name) is not None and not measures:
+                yield f"eval_metric {name} is not computed in rounds; use fedboost evaluate"
         if len(names) * sets > MAX_FIGURES:
             yield (
                 f"a round has {len(names) * sets} metrics, but at most {MAX_FIGURES} are allowed: remove "
@@ -673,6 +686,15 @@ class Evaluation(Group):
                 yield f"subgroups: only the label holder can split results, but {elsewhere} has {name!r}"
         if self.subgroups and columns.group is not None:
             yield "subgroups with columns.group: rows of a group are ranked across all levels; remove one"
+
+    def faults_of_levels(self, columns: Schema, parties: int, colluding: int) -> Iterator[str]:
+        """Yield an error message if a column has no levels to be named, or if there are too few parties."""
+        for name in self.level_names:
+            if name not in columns.categorical or self.level_names.count(name) > 1:
+                yield f"level_names: {name[:MAX_CHARS]!r} is not in columns.categorical, or is named twice"
+        if 0 < parties < (least := 2 * (colluding + 2)):
+            hint = "set colluding = 0, or add parties" if colluding and parties > 3 else "add parties"
+            yield f"level_names needs two groups of {least // 2} parties if {colluding} may collude; {hint}"
 
     @field_validator("eval_metric", mode="before")
     @classmethod

@@ -10,10 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, get_args
 
 from fedboost.boosting.queries import Query
+from fedboost.boosting.queries.columns import SUMMARY_BY_PARTY, groups_of
 from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY
 from fedboost.boosting.queries.trees import BY_PARTY
 from fedboost.errors import printable
 from fedboost.gbdt.metrics import own_name
+from fedboost.gbdt.survival import CINDEX
 from fedboost.gbdt.tree import NO_CHILD
 from fedboost.privacy.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
@@ -50,6 +52,7 @@ QUERIES: dict[str, str] = {
     **{kind.__name__: kind.description for kind in get_args(Query)},
     BY_PARTY: "model error: all rows and this site's rows",
     EVALUATION_BY_PARTY: "evaluation: all rows and this site's rows",
+    SUMMARY_BY_PARTY: "row counts: all rows and this site's rows",
     HELP: "help with revealing a sum: keys, no data",
     OPENINGS: "blinded sums, decrypted for other parties",
     THRESHOLDS: "thresholds of this site's own splits",
@@ -57,7 +60,7 @@ QUERIES: dict[str, str] = {
 """Maps the name of a query to a description of what the answer contains."""
 
 
-OF_ONE_SITE = frozenset({BY_PARTY, EVALUATION_BY_PARTY})
+OF_ONE_SITE = frozenset({BY_PARTY, EVALUATION_BY_PARTY, SUMMARY_BY_PARTY})
 """Queries for metrics over only this site's rows. The aggregator sees these metrics under any protection."""
 
 
@@ -227,10 +230,21 @@ def few_rows(terms: Terms) -> str:
 def _description(terms: Terms) -> tuple[Lines, str]:
     of_label = "rows of each value" if class_names(terms) else "quantiles"
     of = "the rows that the sites have in common" if terms.blocks else "the rows of all sites together"
-    return [("describes", f"{of}; nothing is trained")], (
+    does = [("describes", f"{of}; nothing is trained")]
+    if terms.evaluation.level_names:
+        halves = " and in ".join(f"({listed(group)})" for group in groups_of(terms.parties))
+        known = f"each that at least {terms.evaluation.min_count} rows in {halves} have, even undeclared ones"
+        who = "the aggregator, which adds up each group, and the analyst read them; two sites, one of each "
+        who += "group, could together have any level named"
+        names = f"NAMES OF LEVELS of {listed(terms.evaluation.level_names)} LEAVE THIS SITE"
+        does.append(("level names", f"{names}: {known}; {who}"))
+    by_site = "; FOR EACH SITE SEPARATELY, its rows, and those without a declared value of each feature"
+    return does, (
         "number of rows, missing values, rows of each declared level and of other levels, quantiles of "
         "numeric columns; "
         f"for the label {delimited(terms.columns.label)}, {of_label}"
+        + by_site
+        * terms.evaluation.party_metrics
     )
 
 
@@ -242,6 +256,8 @@ def _evaluation(terms: Terms) -> tuple[Lines, str]:
         given += f"{evaluation.threshold:g}"
     elif class_names(terms):
         given += "; rows by class and predicted class"
+    elif CINDEX in terms.metrics:
+        given += "; survival curves by predicted risk, with numbers at risk"
     parts = [f"for each level of {by}"] * bool(by) + ["for each site separately"] * evaluation.party_metrics
     given += f"; also {' and '.join(parts)}" if parts else ""
     which = {
@@ -302,7 +318,7 @@ IN_LINES = {
     *("validation_fraction", "protection", "keyholder", "noise", "program", "label_holder", "blocks"),
     *("rows", "min_common_rows", "max_ids", "repeated_ids", "id_form", "model"),
     *("predict_with", "predict_rows", "min_count", "candidates", "subgroups", "threshold", "reference"),
-    *("evaluate_rows", "subsample"),
+    *("evaluate_rows", "subsample", "level_names"),
 }
 """Settings that have their own lines. Others are listed if they differ from their defaults."""
 
@@ -460,6 +476,7 @@ def _participants(terms: Terms) -> list[Entry]:
     if terms.session.on_loss == "shrink":
         parties += f"; if some are lost, the session continues with at least {terms.min_roster}"
     hidden = terms.evaluation.party_metrics and terms.protection.hides
+    own = "counts" if terms.task.counts_values else "metrics"
     return [
         ("parties", parties),
         (
@@ -470,7 +487,7 @@ def _participants(terms: Terms) -> list[Entry]:
         (
             "aggregator",
             f"sees {terms.protection.aggregator_observes}"
-            + (", except this site's own metrics" if hidden else ""),
+            + (f", except this site's own {own}" if hidden else ""),
         ),
         *_other_sites(terms),
         (

@@ -6,8 +6,10 @@ more than colour. The same values render to the same bytes. Numbers that are not
 
 import math
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +23,8 @@ WIDTH, HEIGHT = 440, 280
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 22, 12, 46
 _LEGEND, _MARK = 20, 26
 """Height of an entry in the legend, and width of the sample line before its name, in pixels."""
+_ROW = 16
+"""Height of a line of numbers at risk, in pixels."""
 _NAMES = 156
 """Width of the space for the names of bars, in pixels."""
 _MAX_NAME, _MAX_SERIES_NAME = 18, 24
@@ -71,6 +75,8 @@ class _Axis:
     end: float
     whole: bool = False
     """True if ticks must be whole numbers."""
+    marks: tuple[float, ...] = ()
+    """Ticks to use instead of round numbers."""
 
     def at(self, value: float) -> float:
         """Return the pixel coordinate of a value."""
@@ -79,6 +85,8 @@ class _Axis:
     @property
     def ticks(self) -> list[float]:
         """Round numbers between `low` and `high`, at which the axis is labelled."""
+        if self.marks:
+            return [*self.marks]
         rough = (self.high - self.low) / _TICKS
         power = 10.0 ** math.floor(math.log10(rough))
         step = next(step for step in (1, 2, 2.5, 5, 10) if step * power >= rough * 0.999) * power
@@ -95,9 +103,10 @@ def _lines(chart: Lines) -> Markup:
     bottom = HEIGHT - _BOTTOM
     xs = [x for _, places in shown for x, _ in places]
     ys = [y for _, places in shown for _, y in places]
-    square, mark = chart.square, chart.mark
+    square, mark, steps = chart.square, chart.mark, [one for one, _ in shown if one.at_risk]
     x_axis = _Axis(*((0.0, 1.0) if square else _range(xs, 0.0)), _LEFT, WIDTH - _RIGHT, chart.whole)
-    y_axis = _Axis(*((0.0, 1.0) if square else _range(ys, 0.05)), bottom, _TOP)
+    x_axis = replace(x_axis, marks=_apart(xs)) if steps else x_axis
+    y_axis = _Axis(*((0.0, 1.0) if square or steps else _range(ys, 0.05)), bottom, _TOP)
     parts = [*_grid(x_axis, y_axis, chart.across, chart.up)]
     if chart.diagonal:
         low, high = max(x_axis.low, y_axis.low), min(x_axis.high, y_axis.high)
@@ -108,12 +117,43 @@ def _lines(chart: Lines) -> Markup:
         parts.append(_straight(at, _TOP, at, bottom, "faint"))
         parts.append(_text(at + (-5 if right else 5), _TOP + 10, mark[1], "end" if right else "start"))
     for number, (one, places) in enumerate(shown):
-        parts.append(_path([(x_axis.at(x), y_axis.at(y)) for x, y in places], number, one.dots))
-    parts += _legend([one.name for one, _ in shown], HEIGHT)
+        drawn = _stairs(places) if one.at_risk else places
+        parts.append(_path([(x_axis.at(x), y_axis.at(y)) for x, y in drawn], number, one.dots))
+    parts += _at_risk(steps, x_axis, HEIGHT + 6)
+    below = HEIGHT + (_ROW * (len(steps) + 1) + 10) * bool(steps)
+    parts += _legend([one.name for one, _ in shown], below)
     described = "; ".join(_described(one.name, places) for one, places in shown)
     description = f"{chart.up} by {chart.across}. {described}."
     few = f", the first {MAX_SERIES} of {len(chart.series)}" if len(chart.series) > MAX_SERIES else ""
-    return _figure(f"{chart.title}{few}", description, HEIGHT + legend, parts)
+    return _figure(f"{chart.title}{few}", description, below + legend, parts)
+
+
+def _apart(values: Sequence[float]) -> tuple[float, ...]:
+    """Return some of the values, from the lowest on, at about the distance of ticks."""
+    out, step = [min(values)], 0.8 * (max(values) - min(values)) / _TICKS
+    for value in sorted({*values}):
+        out += [value] if value >= out[-1] + step else []
+    return tuple(out)
+
+
+def _stairs(places: Places) -> Places:
+    """Return the corners of a curve that changes only at its points."""
+    between = [(x, y) for (_, y), (x, _) in pairwise(places)]
+    return [places[0], *(corner for pair in zip(between, places[1:], strict=True) for corner in pair)]
+
+
+def _at_risk(series: Sequence[Series], axis: _Axis, top: float) -> Iterable[Markup]:
+    """Yield the numbers of rows at risk at the ticks of the horizontal axis, a line for each curve."""
+    if series:
+        yield _text(_LEFT, top, "Number at risk", "start")
+    for number, one in enumerate(series, 1):
+        y, times = top + _ROW * number, [x for x, _ in one.points]
+        yield _text(_LEFT - 14, y, shorten(one.name.split()[0], 6), "end")
+        for tick in axis.ticks:
+            if tick <= times[-1]:
+                known = one.at_risk[bisect_right(times, tick) - 1]
+                first = tick == axis.low  # leaves room for the name
+                yield _text(axis.at(tick) - 6 * first, y, f"{known:,}", "start" if first else "middle")
 
 
 def _bars(chart: Bars) -> Markup:

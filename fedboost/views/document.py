@@ -223,11 +223,13 @@ class Section:
 
 @dataclass(frozen=True)
 class Series:
-    """A line of a chart: its name and its points. dots: True to mark each point."""
+    """A line of a chart: its name and its points. dots: True to mark each point; at_risk: for a curve of
+    survival, which is drawn in steps, the number of rows at risk after each point."""
 
     name: str
     points: Sequence[tuple[float, float]]
     dots: bool = False
+    at_risk: Sequence[int] = ()
 
 
 @dataclass(frozen=True)

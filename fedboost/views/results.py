@@ -4,7 +4,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedboost.boosting.programs.tasks import rows_of_group, within_of_rate
+from fedboost.boosting.programs.rounding import rows_of_bin, rows_of_group
+from fedboost.boosting.programs.survival import GROUPS
+from fedboost.boosting.programs.tasks import within_of_rate
+from fedboost.boosting.queries.columns import groups_of
+from fedboost.gbdt.metrics import time_of
+from fedboost.gbdt.survival import AUC_AT, BRIER_AT, CINDEX
 from fedboost.results.base import Result
 from fedboost.results.check import ERROR, SEVERITIES, WARNING, Checked, Oddity, by_severity
 from fedboost.results.tasks import (
@@ -18,6 +23,7 @@ from fedboost.results.tasks import (
     ScoreBin,
     SetFigures,
     Split,
+    SurvivalCurve,
     Trial,
     Tuning,
 )
@@ -87,7 +93,7 @@ def labels_of(terms: Terms) -> Sequence[str]:
 def key_figures(result: Evaluation) -> Figures:
     """Return the key figures: metrics, area under the ROC curve, and number of rows."""
     shown = [
-        Figure(name, number(value), _within(result.resolution[name]))
+        Figure(metric_name(name), number(value), _within(result.resolution[name]))
         for name, value in result.metrics.items()
     ]
     if result.auc is not None and "auc" not in result.metrics:
@@ -105,6 +111,9 @@ def quality(result: Evaluation, labels: Sequence[str]) -> Section | None:
         blocks += _of_two_classes(result, labels)
     elif result.classes:
         blocks.append(_matrix(result))
+    elif result.survival:
+        title = "Survival by predicted risk"
+        blocks += _of_survival(result, result.terms.columns.label)
     else:
         title = "Precision of the figures"
     if result.noise is not None:
@@ -244,6 +253,57 @@ def grouped(bins: Sequence[ScoreBin]) -> list[ScoreBin]:
     return out
 
 
+# ---- Survival times -------------------------------------------------------------------------------------
+
+
+SHOWN_TIMES = 4
+"""Approximate number of times for which survival is shown in a table, unless the terms have times."""
+_NAMES = {CINDEX: "C-index", AUC_AT: "AUC at ", BRIER_AT: "Brier score at "}
+
+
+def metric_name(name: str) -> str:
+    """Return a metric's name for people, e.g. "AUC at 365" for auc@365."""
+    kind, at, time = name.partition("@")
+    return _NAMES.get(kind + at, kind + at) + time
+
+
+def _of_survival(result: Evaluation, label: str) -> Iterator[Block]:
+    every, *thirds = result.survival
+    shown, least = thirds or [every], rows_of_bin(result.unit)
+    title = f"Kaplan-Meier curve{'s by third of predicted risk' if thirds else ''}"
+    yield Lines(title, [*map(survival_line, shown)], label, "share without an event")
+    yield survival_table(
+        [*thirds, every], sorted({time for name in result.metrics if (time := time_of(name))})
+    )
+    yield note(
+        "C-index: of two rows, one of which is known to have its event first, how often that one has the "
+        "higher predicted risk (0.5: by chance). AUC: the same for rows with an event until a time and rows "
+        "without. Brier score: mean squared error of the predicted probability (lower is better). Curves are "
+        f"Kaplan-Meier estimates, which end where fewer than {least} rows are at risk."
+    )
+
+
+def survival_line(curve: SurvivalCurve) -> Series:
+    name = "all rows" if curve.name == GROUPS[0] else f"{curve.name} risk"
+    points = [(point.time, point.survival) for point in curve.points]
+    return Series(capital(name), points, at_risk=[point.at_risk for point in curve.points])
+
+
+def survival_table(curves: Sequence[SurvivalCurve], times: Sequence[float]) -> Table:
+    """Return the survival of groups of rows at some times. times: by default, some points of the curves."""
+    known = max(([point.time for point in each.points[1:]] for each in curves), key=len)
+    times = times or known[len(known) // SHOWN_TIMES :: -(-len(known) // SHOWN_TIMES) or 1]
+    rows = []
+    for each in curves:
+        until = [[point for point in each.points if point.time <= time][-1] for time in times]
+        ends = each.points[-1].time
+        at = [f"{p.survival:.0%}" if time <= ends else "…" for p, time in zip(until, times, strict=True)]
+        half = next((amount(point.time) for point in each.points if point.survival <= 0.5), "not reached")
+        rows.append((survival_line(each).name, f"{each.rows:,}", f"{each.events:,}", half, *at))
+    headings = ["", "rows", "events", "median", *(f"at {amount(time)}" for time in times)]
+    return Table("Share of rows without an event", headings, rows, folded=False)
+
+
 # ---- Several classes, groups and sites ------------------------------------------------------------------
 
 
@@ -351,6 +411,8 @@ def description(result: Description) -> Document:
         *([_hints(found)] if found else []),
         Section("columns", "Columns", [*_columns(numbers, groups, rows)]),
         Section("label", "The label", [*_label(result.label, rows)]),
+        *([Section("levels", "Levels of all sites", [*_union(result)])] if result.level_names else []),
+        *([Section("sites", "By site", [*_by_site(result)])] if result.sites else []),
         note(hidden(result)),
     )
     return result_document(result, "Description of the rows", what, blocks)
@@ -405,8 +467,17 @@ def hints(result: Description) -> Iterator[Hint]:
         elif missing is not None and missing > MUCH_MISSING * rows:
             part = f"is missing in {missing / max(rows, 1):.0%} of the rows"
             yield Hint("column", column.name, part, "check that it has the same name at all sites")
+        lacking = [n for n, site in result.sites.items() if 0 < site.rows == site.missing[column.name]]
+        if lacking and not is_empty:
+            part = f"has {'no' if least == 1 else 'hardly any'} declared values at {listed(lacking)}"
+            yield Hint("column", column.name, part, "check there how the column is named and filled")
         if not column.is_numeric:
             yield from _hints_on_levels(column, result)
+            named = result.level_names.get(column.name)
+            if lacks := [level for level in (named.levels if named else ()) if level not in column.levels]:
+                shown = listed(map(delimited, lacks[:SHOWN_LEVELS]))
+                part = f"has {counted(len(lacks), 'frequent level')} that the terms lack, e.g. {shown}"
+                yield Hint("column", column.name, part, "declare them under [columns.categorical]")
         elif column.constant and not is_empty:
             one = "has the same value in all rows that have a value"
             yield Hint("column", column.name, one, "remove it from the terms")
@@ -485,12 +556,38 @@ def _rows_of_levels(column: Column, rows: int) -> Iterator[Sequence[Line]]:
         yield column.name, level, count(known), share_of(known, rows)
 
 
+def _union(result: Description) -> Iterator[Block]:
+    """Yield a table of the levels that sites named, and which of them the terms lack."""
+    declared, lines = result.terms.columns.categorical, list[Sequence[Line]]()
+    for name, known in result.level_names.items():
+        rows = {**known.levels, "(other levels)": known.others}
+        lines += [(name, level, count(rows[level]), "yes" * (level in declared[name])) for level in rows]
+    yield Table("Levels of all sites", ["column", "level", "rows", "in terms"], lines)
+    halves = " and ".join(f"({listed(group)})" for group in groups_of(result.terms.parties))
+    yield note(
+        f"A level is named if each of two groups of sites has {result.min_count} rows of it: {halves}."
+    )
+
+
+def _by_site(result: Description) -> Iterator[Block]:
+    sites = result.sites
+    lines = [("(rows)", *(f"{site.rows:,}" for site in sites.values()))]
+    for name in (column.name for column in result.columns):
+        shares = (share_of(site.missing[name] if site.rows else None, site.rows) for site in sites.values())
+        lines.append((name, *shares))
+    yield Table("Rows without a declared value", ["column", *sites], lines, range(1, len(sites) + 1))
+
+
 def _label(label: Column, rows: int) -> Iterator[Block]:
     if label.levels:
         lines = [(name, count(known), share_of(known, rows)) for name, known in label.levels.items()]
         yield Table(f"Rows by {label.name}", ["label", "rows", "share"], lines)
     elif label.is_numeric:
         yield _quantiles(f"Quantiles of {label.name}", [label], rows)
+    elif label.survival is not None:
+        curve = label.survival
+        yield Lines("Kaplan-Meier curve", [survival_line(curve)], label.name, "share without an event")
+        yield survival_table([curve], [])
     else:
         yield note(f"The values of {label.name} are left out.")
 

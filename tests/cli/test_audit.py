@@ -18,6 +18,7 @@ from sites import fedboost, rows, shared_out, terms
 
 import fedboost as fb
 from fedboost.boosting.queries import Query
+from fedboost.boosting.queries.columns import SUMMARY_BY_PARTY
 from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY
 from fedboost.boosting.queries.trees import BY_PARTY
 from fedboost.cli import site as audit
@@ -332,8 +333,18 @@ def test_all_that_leaves_in_a_masked_training_is_told_in_words(path, capsys):
     kinds = {kind for release in releases for kind in release.what.split(AND)}
     absent = {"IdCountQuery", "AlignQuery", "PlacesQuery", "ReachQuery", "BinsQuery"}
     absent |= {"MagnitudesQuery", "EvaluationQuery", EVALUATION_BY_PARTY, "BinCountsQuery", "LevelSumsQuery"}
-    absent |= {"SummaryQuery", "VoteQuery", "ResidualQuery", BY_PARTY, "RangeQuery", "SumsQuery", *UNASKED}
-    absent |= {"TimesQuery"}
+    absent |= {
+        "LevelsQuery",
+        "TimesQuery",
+        SUMMARY_BY_PARTY,
+        "SummaryQuery",
+        "VoteQuery",
+        "ResidualQuery",
+        BY_PARTY,
+        "RangeQuery",
+        "SumsQuery",
+        *UNASKED,
+    }
     assert kinds == set(QUERIES) - absent
     assert all(QUERIES[kind] in table for kind in kinds)
     assert table.split("in all")[1].split()[:2] == [
@@ -343,7 +354,7 @@ def test_all_that_leaves_in_a_masked_training_is_told_in_words(path, capsys):
 
 
 def test_every_question_there_is_has_words():
-    others = {*UNASKED, BY_PARTY, EVALUATION_BY_PARTY}
+    others = {*UNASKED, BY_PARTY, EVALUATION_BY_PARTY, SUMMARY_BY_PARTY}
     assert {question.__name__ for question in get_args(Query)} == set(QUERIES) - others
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from fedboost.boosting.queries.columns import (
     BinCountsQuery,
     BinsQuery,
+    LevelsQuery,
     QuantileQuery,
     RangeQuery,
     SummaryQuery,
@@ -146,7 +147,10 @@ queries = st.one_of(
         st.integers(0, 1000),
         st.lists(st.integers(0, 255), max_size=4).map(tuple),
         st.integers(0, 1000),
+        st.integers(0, 1000),
+        names_of_sets,
     ),
+    st.builds(LevelsQuery, st.integers(1, 16), few_slots, few_slots, few_slots),
     st.builds(MagnitudesQuery, metrics),
     st.builds(
         EvaluationQuery,

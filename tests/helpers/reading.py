@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import linprog, lsq_linear
 
-from fedboost.boosting.programs.tasks import possible, step_of, unit_of
+from fedboost.boosting.programs.rounding import possible, step_of, unit_of
 
 LAST = 1.0001e-4
 """What rounding to four digits may take from a number of at most 1."""

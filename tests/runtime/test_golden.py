@@ -336,7 +336,7 @@ GOLDEN = {
     "console, refused": "898776ab17dc516e",
     "console, style and script": "0f18dadeadc45909",
     "site, budget": "ecce722a5b622b25",
-    "pages of a site": "918fecde9840b769",
+    "pages of a site": "e1996b4526bd6da3",
 }
 
 

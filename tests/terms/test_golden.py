@@ -102,6 +102,10 @@ SETTINGS = {
     "continued": {"xgb_model": MODEL, "rounds": 5},
     "another program": {"program": "forest"},
     "described": {"program": "describe", "min_count": 30},
+    "described by site, levels named": {
+        **{"program": "describe", "parties": FOUR, "colluding": 0},
+        **{"party_metrics": True, "level_names": ["c"]},
+    },
     "tuned": {
         **{"program": "tune", "candidates": [{"learning_rate": 0.1, "max_depth": 4}, {"reg_lambda": 2.0}]},
         "validation_fraction": 0.2,
@@ -165,6 +169,7 @@ GOLDEN = {
     "continued": "740bf481485f1163",
     "another program": "5e91bcf75e393a42",
     "described": "d1b9e7a437be3c4d",
+    "described by site, levels named": "d5ebe06250f0ac8f",
     "tuned": "397efc501a6f8e22",
     "evaluated": "dd05669a6860292a",
     "evaluated, rows added": "9ac37f98c27db655",

@@ -144,7 +144,7 @@ def test_every_setting_changes_the_digest():
         "label_epsilon",
     }
     needs |= {"alone_rounds", "min_rows_per_bin", "min_count", "candidates"}
-    needs |= {"subgroups", "threshold", "reference", "evaluate_rows"}
+    needs |= {"subgroups", "threshold", "reference", "evaluate_rows", "level_names"}
     assert {*OTHER, *ALONE, *needs} == set(Terms.file_keys())
     validated = terms(validation_fraction=0.25)
     assert validated.changed(**NEEDS_VALIDATION).digest != validated.digest

@@ -232,7 +232,7 @@ def test_a_list_in_the_place_of_another_does_not_open():
 def test_a_party_without_keys_is_refused():
     apart = matching()
     apart.crash("shop", credentials=None)
-    assert refused(apart).startswith("party shop left: parties with different columns seal")
+    assert refused(apart).startswith("party shop left: the parties of this session seal relays")
 
 
 # ---- after a restart ------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from raised import raised
 
 from fedboost.boosting.queries import Query
-from fedboost.boosting.queries.columns import SummaryQuery
+from fedboost.boosting.queries.columns import LevelsQuery, SummaryQuery
 from fedboost.boosting.queries.ids import AlignQuery, IdCountQuery, PlacesQuery, ReachQuery, hash_of
 from fedboost.boosting.queries.labels import EvaluationQuery, MagnitudesQuery, RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
@@ -133,6 +133,7 @@ def test_three_kinds_of_questions_are_for_predictions():
     assert {kind for kind in get_args(Query) if not kind.serves(trains)} == {
         ReachQuery,
         SummaryQuery,
+        LevelsQuery,
         MagnitudesQuery,
         EvaluationQuery,
     }

@@ -9,6 +9,7 @@ from rich.cells import cell_len
 
 import fedboost.views
 from fedboost.boosting.queries import Query
+from fedboost.boosting.queries.columns import SUMMARY_BY_PARTY
 from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY
 from fedboost.boosting.queries.trees import BY_PARTY
 from fedboost.errors import printable
@@ -26,7 +27,7 @@ WIDTH = 43
 
 
 def test_every_query_has_a_sentence():
-    others = {BY_PARTY, EVALUATION_BY_PARTY, *UNASKED}
+    others = {BY_PARTY, EVALUATION_BY_PARTY, SUMMARY_BY_PARTY, *UNASKED}
     assert set(QUERIES) == {query.__name__ for query in get_args(Query)} | others
     assert all(0 < len(words) < WIDTH for words in (*QUERIES.values(), NO_METRICS))
     assert len({*QUERIES.values(), NO_METRICS}) == len(QUERIES) + 1

@@ -47,7 +47,7 @@ from fedboost.gbdt.metrics import VALIDATION, grows, own_name
 from fedboost.gbdt.sampling import NORM_CELLS
 from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, Splits, Tree
 from fedboost.protocol.contracts import GrownTrees, Outcome
-from fedboost.terms.terms import Terms, stages
+from fedboost.terms.terms import Terms
 
 
 @dataclass(frozen=True)
@@ -311,6 +311,23 @@ def _grow(
 # histograms of all candidates travel in one answer.
 # Guarantees: a pure function of the terms and the sums. If gradients have public bounds, a candidate's trees
 # are those of a separate training run with its settings.
+
+
+SHARES = (0.1, 0.2, 0.4, 0.6)
+"""Points at which candidates are dropped, as fractions of all rounds."""
+KEPT = (2, 3)
+"""Fraction (2/3) of the candidates that continue. A smaller fraction would favour candidates that converge
+fast (decision 0028)."""
+
+
+def stages(terms: Terms) -> dict[int, int]:
+    """Return a dict: number of rounds after which candidates are dropped -> number of candidates that
+    continue."""
+    left, ends = len(terms.objective.candidates), {}
+    for share in SHARES:
+        if rounds := int(share * terms.trees.rounds):
+            ends[rounds] = left = -(-left * KEPT[0] // KEPT[1])
+    return ends
 
 
 @dataclass

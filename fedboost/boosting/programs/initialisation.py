@@ -36,8 +36,8 @@ from fedboost.gbdt.tree import NO_SPLITS, Splits, Tree
 from fedboost.privacy.points import TOKEN_WORDS, Tokens, intersect
 from fedboost.protocol.contracts import GrownTrees
 from fedboost.protocol.parts import UNTOLD_SCORE
-from fedboost.terms.tasks import gridded
-from fedboost.terms.terms import Terms, slots_of
+from fedboost.terms.tasks import gridded, slots_of
+from fedboost.terms.terms import Terms
 
 # ---- Leaf renewal: leaf values that are quantiles of residuals, from counts over finer and finer cells --
 # Guarantees: a value depends only on sums of weights over cells of float32 keys, so it does not depend on how

@@ -36,7 +36,8 @@ from fedboost.gbdt.objectives.objective import IDENTITY, SCALE, UNITS
 from fedboost.gbdt.tree import NO_SPLITS, merged
 from fedboost.protocol.contracts import GrownTrees
 from fedboost.terms.hiding import CUT_POINTS, LEVELS, MAX_NOISY_BINS, ROWS, START
-from fedboost.terms.terms import Terms, slots_of
+from fedboost.terms.tasks import slots_of
+from fedboost.terms.terms import Terms
 
 NOISE_ALONE = 2.0
 """Counts that do not exceed this many standard deviations of their noise are set to 0."""

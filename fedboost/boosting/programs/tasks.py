@@ -1,21 +1,30 @@
-"""Programs that do not train (describe, evaluate and drift), and the rounding of the figures that they
-publish.
-
-Guarantees: published counts are rounded to multiples of a unit. Each is consistent with a range of exact
-counts at least half a unit wide, even near zero and near the number of all rows. Parts of a total are rounded
-together, so that they sum to the total. An analyst who combines two counts of the same rows, rounded to
-different units, can narrow this range to no less than a quarter of the smaller unit."""
+"""Programs that do not train (describe, evaluate and drift). Published figures are rounded (`rounding`)."""
 
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import accumulate, islice, pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
 
+from fedboost.boosting.programs import survival
 from fedboost.boosting.programs.initialisation import align, count_rows, no_model, predict
+from fedboost.boosting.programs.rounding import (
+    coarse,
+    last_digit,
+    nearest,
+    part,
+    possible,
+    rounded,
+    rows_of_bin,
+    rows_of_group,
+    step_of,
+    unit_of,
+    with_ties,
+)
+from fedboost.boosting.programs.sites import of_sites, union_of_levels
 from fedboost.boosting.queries import OfTurn
 from fedboost.boosting.queries.base import MAX_ROWS
 from fedboost.boosting.queries.columns import BinCountsQuery, QuantileQuery, RangeQuery, SummaryQuery
@@ -34,81 +43,11 @@ from fedboost.gbdt.cut_points import (
 )
 from fedboost.gbdt.drift import BINS, Bins, bins_of, runs
 from fedboost.gbdt.metrics import OUTCOMES, Curve, Mean, Metric, Ndcg, exact_metric_of
+from fedboost.gbdt.survival import SurvivalTable, risk_grid
 from fedboost.protocol.contracts import GrownTrees, Outcome, Program
 from fedboost.terms import hiding, tasks
 from fedboost.terms.hiding import ROWS
 from fedboost.terms.terms import Terms
-
-_STEPS = (1, 2, 5)
-_UNITS_OF_BIN = 5
-_UNITS_OF_GROUP = 10
-
-
-def unit_of(min_count: int) -> int:
-    """Return the unit to which counts are rounded: the smallest of 1, 2, 5, 10, 20, ... that is at least
-    `min_count`.
-
-    If any unit were allowed, the same count could be rounded to several units, and the results could be
-    combined to find the exact count."""
-    scale: int = 10 ** (len(str(min_count)) - 1)
-    return next(step * scale for step in (*_STEPS, 10) if step * scale >= min_count)
-
-
-def step_of(size: float) -> float:
-    """Return the largest of ..., 0.1, 0.2, 0.5, 1, 2, 5, ... that is at most `size`, which is positive."""
-    scale = 10.0 ** math.floor(math.log10(size) + 1e-9)
-    return max(step * scale for step in _STEPS if step * scale <= size * (1 + 1e-9))
-
-
-def rows_of_bin(unit: int) -> int:
-    """Return the minimum number of rows in a published bin. With fewer rows, rounding would leave no correct
-    digit in the bin's share."""
-    return _UNITS_OF_BIN * unit if unit > 1 else 1
-
-
-def rows_of_group(unit: int) -> int:
-    """Return the minimum number of rows in a group with published figures, chosen so that one unit changes a
-    share by at most a tenth. With fewer rows, rounding alone would make groups look different."""
-    return _UNITS_OF_GROUP * unit if unit > 1 else 1
-
-
-def nearest(count: int, unit: int) -> int:
-    """Round a number of rows to the nearest multiple of the unit."""
-    return (2 * count + unit) // (2 * unit) * unit
-
-
-def part(count: int, total: int, unit: int) -> int:
-    """Return the published count of a part of an exactly known total. Counts near the total are rounded as
-    coarsely as counts near zero."""
-    return min(nearest(count, unit), total // unit * unit)
-
-
-def possible(told: int, total: int, unit: int) -> tuple[int, int]:
-    """Return the minimum and maximum number of rows of a part whose published count (`part`) is `told`."""
-    most = total if told == total // unit * unit else told + (unit - 1) // 2
-    return max(told - unit // 2, 0), most
-
-
-def coarse(counts: Sequence[int], unit: int, told: int | None = None) -> list[int] | None:
-    """Return the published count of each part of a total, in order, or None if the total is less than one
-    unit.
-
-    Cumulative counts are rounded, not the counts of the parts. Each published count is within one unit of the
-    exact count. told: the published total (default: the total rounded to the nearest unit)."""
-    total = sum(counts)
-    whole = nearest(total, unit) if told is None else told
-    if total < unit:
-        return None
-    ends = [min(part(end, total, unit), whole) for end in accumulate(counts)]
-    return [high - low for low, high in pairwise([0, *ends[:-1], whole])]
-
-
-def rounded(value: float, step: float = 0.0) -> float | None:
-    """Round to the nearest multiple of `step`, then to the published digits. Returns None for NaN."""
-    if math.isnan(value):
-        return None
-    stepped = round(value / step) * step if step else value
-    return float(f"{stepped:.{metrics.DIGITS}g}")
 
 
 def require_enough(terms: Terms, rows: int) -> None:
@@ -227,11 +166,19 @@ def describe(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
             f"missing values or of rows with a level",
         )
     require_enough(terms, rows)
+    by_time = total[query.cells - 2 * query.times :].reshape(2, -1)
+    if by_time.size and not by_time[0].sum() <= by_time[1].sum() <= rows:
+        raise PeerError("sums-inconsistent", "the counts of events do not fit the number of rows")
     if query.figures:
-        numbers = [*map(decoded, total[query.counts :].reshape(-1, query.SIZE))]
-        return Outcome(no_model(terms), _summary(terms, rows, missing, numbers, levels, classes))
+        figures = total[query.counts : query.cells - 2 * query.times]
+        numbers = [*map(decoded, figures.reshape(-1, query.SIZE))]
+        return Outcome(no_model(terms), _summary(terms, rows, missing, numbers, levels, classes, by_time))
     if any(sum(each) != rows for each in (*levels, *filter(None, [classes]))):
         raise PeerError("sums-inconsistent", f"the counts of a column do not sum to {rows} rows")
+    own = [rows, *missing, *(each[0] + each[-1] for each in levels)]
+    by_site = total[query.counts : query.cells - 2 * query.times].reshape(-1, len(own))
+    if query.sites and by_site.sum(axis=0).tolist() != own:
+        raise PeerError("sums-inconsistent", "the counts of the sites do not sum to those of all rows")
     quantiles = Quantiles(terms.histograms.max_bin, rows, len(tasks.gridded(terms)))
     for _ in range(MAX_REFINEMENTS if tasks.gridded(terms) else 0):
         if not quantiles.grids.cells:
@@ -239,10 +186,16 @@ def describe(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
         quantiles.refine((yield QuantileQuery(rows, quantiles.grids)))
     if quantiles.missing[: len(missing)].tolist() != missing or quantiles.missing[len(missing) :].any():
         raise PeerError("sums-inconsistent", "two counts of a column's missing values differ")
-    told = partial(part, total=rows, unit=unit_of(terms.evaluation.min_count))
+    to_unit = partial(part, unit=unit_of(terms.evaluation.min_count))
+    told = partial(to_unit, total=rows)
     levels, classes = [[*map(told, each)] for each in levels], [*map(told, classes)]
     numbers = numbers_of(terms, rows, quantiles)
-    return Outcome(no_model(terms), _summary(terms, rows, [*map(told, missing)], numbers, levels, classes))
+    summary = _summary(terms, rows, [*map(told, missing)], numbers, levels, classes, by_time)
+    if query.sites:
+        summary |= of_sites(terms, by_site, to_unit)
+    if terms.evaluation.level_names:
+        summary |= yield from union_of_levels(terms, rows, told)
+    return Outcome(no_model(terms), summary)
 
 
 def _summary(
@@ -252,6 +205,7 @@ def _summary(
     numbers: list[dict[str, Any]],
     levels: list[list[int]],
     classes: list[int],
+    by_time: Int64,
 ) -> dict[str, Any]:
     """Return the result as JSON values, as documented in docs/lifecycle.md. All counts are as published."""
     schema = terms.columns
@@ -264,6 +218,8 @@ def _summary(
         label["levels"] = dict(zip(tasks.class_names(terms), classes, strict=True))
     elif len(numbers) > len(schema.numeric):
         label |= numbers[-1]
+    elif by_time.size:
+        label["survival"] = survival.described(by_time, terms, rows)
     return {"rows": rows, "min_count": terms.evaluation.min_count, "columns": columns, "label": label}
 
 
@@ -485,13 +441,20 @@ def measuring_query(terms: Terms, query: MagnitudesQuery, rows: int, counts: Int
         rows: number of rows.
         counts: the sum of the answers to the first query.
     """
-    weights, *losses = counts[ROW_COUNTS:].reshape(-1, EXPONENT_CELLS)
+    weights, *losses = counts[ROW_COUNTS : query.exponents].reshape(-1, EXPONENT_CELLS)
     unit = unit_of(terms.evaluation.min_count)
     caps = dict.fromkeys(query.metrics, 0.0)
     for name, exponents in zip(query.means, losses, strict=True):
         cap = LARGEST_LOSSES.get(name, math.ldexp(1.0, bound_exponent(exponents, unit - 1)))
         caps[name] = cap if unit > 1 else 0.0
-    return EvaluationQuery.of(terms, rows, tasks.weight_scale(terms, weights), tuple(caps.values()))
+    found = EvaluationQuery.of(terms, rows, tasks.weight_scale(terms, weights), tuple(caps.values()))
+    if (times := query.times) is None:
+        return found
+    events, risks = np.split(counts[query.exponents :], [times.size + 1])
+    if not 0 <= events.sum() <= risks.sum() <= rows or min(events.min(), risks.min()) < 0:
+        raise PeerError("sums-inconsistent", "the counts of events do not fit the number of rows")
+    edges = survival.time_edges(times, events, metrics.chosen_times(query.metrics), unit)
+    return replace(found, survival=(*risk_grid(risks, unit)[:2], *edges))
 
 
 def summary_of(terms: Terms, query: EvaluationQuery, total: Int64) -> Figures:
@@ -534,7 +497,7 @@ class _Set:
         """Return rows, metrics, resolutions, outcomes and rates. least: minimum number of rows; figures from
         fewer rows are None."""
         query, names = self.query, self.query.metrics
-        found = {name: self._figure(name, least) for name in names}
+        found = {name: self._figure(name, least) for name in names if metrics.time_of(name) is None}
         out: Figures = {
             "rows": self.told,
             "metrics": {name: value for name, (value, _) in found.items()},
@@ -577,9 +540,9 @@ class _Set:
             assert mean is not None
             ends = [metric.transform(end) for end in (max(mean - step / 2, min(mean, 0.0)), mean + step / 2)]
             value = rounded(metric.transform(mean))
-            return value, rounded(max(abs(end - metric.transform(mean)) for end in ends) + _last(value))
+            return value, rounded(max(abs(end - metric.transform(mean)) for end in ends) + last_digit(value))
         value = rounded(metric.value(own, weights, weight), step)
-        return value, None if value is None else rounded(step / 2 + _last(value))
+        return value, None if value is None else rounded(step / 2 + last_digit(value))
 
     def _step(self, metric: Metric, own: Int64, weights: float, cap: float) -> float:
         """Return the rounding step of a metric: the most that it changes if one unit of rows changes."""
@@ -641,12 +604,14 @@ class _Sums:
             if sum(map(self._rows, split)) != rows or any(self._rows(name) < 0 for name in split):
                 raise PeerError("sums-inconsistent", f"the row counts of the sets do not sum to {rows}")
         if not query.scores:
-            if (self._of_all < 0).any() or self._of_all.sum() != rows * bool(query.classes):
-                raise PeerError("sums-inconsistent", f"the row counts of the classes do not sum to {rows}")
+            counted, every = int(self._of_all.sum()), rows * bool(query.classes)
+            is_sound = counted <= rows if query.survival else counted == every
+            if (self._of_all < 0).any() or not is_sound:
+                raise PeerError("sums-inconsistent", f"the counts by class or time do not fit {rows} rows")
             return
-        for part in self._part.values():
-            outcomes = part[-len(OUTCOMES) - 1 : -1]
-            if outcomes.min() < 0 or outcomes.sum() != part[0]:
+        for sums in self._part.values():
+            outcomes = sums[-len(OUTCOMES) - 1 : -1]
+            if outcomes.min() < 0 or outcomes.sum() != sums[0]:
                 raise PeerError("sums-inconsistent", "the outcomes of a set do not sum to its number of rows")
         bins, cells = self._bins(), self._cells()
         at = self._edge + 1
@@ -660,9 +625,9 @@ class _Sums:
             raise PeerError(
                 "sums-inconsistent", "the row counts by score and by bin do not have the same total"
             )
-        sums = [(int(part[-1]), int(part[0])) for part in self._part.values()]
-        sums += zip(bins[2].tolist(), bins[:2].sum(axis=0).tolist(), strict=True)
-        if any(not 0 <= total <= count * metrics.PROBABILITIES.limit for total, count in sums):
+        pairs = [(int(sums[-1]), int(sums[0])) for sums in self._part.values()]
+        pairs += zip(bins[2].tolist(), bins[:2].sum(axis=0).tolist(), strict=True)
+        if any(not 0 <= total <= count * metrics.PROBABILITIES.limit for total, count in pairs):
             raise PeerError(
                 "sums-inconsistent",
                 "the predicted probabilities of some rows sum to less than 0 or more than the number of rows",
@@ -683,6 +648,15 @@ class _Sums:
         out |= self._sets[ALL].json()
         caps = zip(query.metrics, query.caps, strict=True)
         out["caps"] = {name: cap for name, cap in caps if cap and name not in LARGEST_LOSSES}
+        if query.survival:
+            edges, grid = query.by_time
+            table = SurvivalTable(self._of_all.reshape(-1, 2, grid.cells), edges, grid)
+            chosen = metrics.chosen_times(query.metrics)
+            out["survival"] = survival.curves(table, chosen, query.rows, self._unit)
+            about = terms.objective.loss, table, self._unit
+            found = {n: survival.figure(n, *about) for n in query.metrics if metrics.time_of(n) is not None}
+            for place, key in enumerate(("metrics", "resolution")):
+                out[key] = {name: each[place] for name, each in found.items()} | out[key]
         if query.scores:
             out |= self._curves()
         if query.classes:
@@ -725,15 +699,9 @@ class _Sums:
             rate = rounded(ones / (zeros + ones), every.step(unit / (zeros + ones)))
             counts = {"rows": zeros + ones, "positives": ones, "mean_prediction": predicted, "rate": rate}
             bins.append({**known, **counts})
-        value, within = metrics.area(*self._cells())
         step = every.step(unit / min(every.by_label))
-        told_area = rounded(value, step)
-        ties = within
-        if step and within:  # exact digits of the ties' share would reveal counts of rows in cells
-            below = step_of(within)
-            ties = below if within <= below * (1 + 1e-9) else step_of(2.5 * below)
-        area = {"value": told_area, "resolution": rounded(ties + step / 2 + _last(told_area))}
-        return {"auc": area, "roc": roc(bins), "bins": bins}
+        value, within = with_ties(*metrics.area(*self._cells()), step)
+        return {"auc": {"value": value, "resolution": within}, "roc": roc(bins), "bins": bins}
 
     def _matrix(self) -> list[list[int | None]]:
         """Return the published confusion matrix: row counts by actual class and by most probable class."""
@@ -743,11 +711,6 @@ class _Sums:
         rows = zip(counts.tolist(), of_class, strict=True)
         nothing: list[int | None] = [None] * size
         return [[*(coarse(row, unit, told) or nothing)] for row, told in rows]
-
-
-def _last(value: float | None) -> float:
-    """Return the maximum error from rounding a number to the published digits."""
-    return 0.5 * 10.0 ** (math.floor(math.log10(abs(value))) + 1 - metrics.DIGITS) if value else 0.0
 
 
 def merged(rows: Int64, least: int, kept: int) -> list[tuple[int, int]]:

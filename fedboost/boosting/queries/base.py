@@ -8,7 +8,7 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from itertools import chain
 from math import isfinite
@@ -38,6 +38,7 @@ from fedboost.terms.training import MAX_DEPTH, MAX_METRICS
 # ---- Types of query fields, with their bounds on the wire -----------------------------------------------
 
 CONSTANT_TREE = -1
+OF_PARTIES = " by party"
 MAX_ROWS = 1 << 48
 """Exclusive upper bound on the number of rows in a sum."""
 MAX_NODES = 2 << MAX_DEPTH
@@ -348,14 +349,25 @@ class BaseQuery(HasSplits, Query, ABC):
     def parts(self) -> "tuple[BaseQuery, ...]":
         return (self,)
 
+    @property
+    def name(self) -> str:
+        """Name in logs, which shows whether the query asks for figures of individual parties."""
+        return type(self).__name__ + OF_PARTIES * bool(getattr(self, "sites", ()))
+
     @cached
     def segments(self) -> tuple[Segment, ...]:
         return (Segment(self.cells, self.cell_bits),)
 
     @cached
     def digest(self) -> bytes:
-        """SHA-256 hash of the whole query, 32 bytes."""
-        return digest_of(self)
+        """SHA-256 hash of the whole query, 32 bytes. Fields that are `APART` count if they are used."""
+        own: Any = self
+        apart = [
+            (one.name, getattr(self, one.name))
+            for one in fields(own)
+            if one.metadata == APART and getattr(self, one.name) != one.default
+        ]
+        return digest_of((self, *chain.from_iterable(apart)) if apart else self)
 
     def check(self, terms: Terms) -> None:
         """Raise Refused if the terms do not allow this query, whatever the training state."""

@@ -1,7 +1,14 @@
 """Queries that count rows by the values of columns: in grid cells, ranges, levels (categories) and bins."""
 
+import hashlib
+import hmac
+import zlib
 from dataclasses import dataclass, field
+from itertools import pairwise, starmap
+from operator import lt
 from typing import Annotated, Any, Self
+
+import numpy as np
 
 from fedboost.boosting.queries.base import (
     APART,
@@ -14,10 +21,9 @@ from fedboost.boosting.queries.base import (
     View,
     cached,
     check_started,
-    digest_of,
 )
 from fedboost.errors import PeerError, Refused
-from fedboost.fixedpoint import MAX_CELL_BITS, UNIT, Scale, cell_bits
+from fedboost.fixedpoint import MAX_CELL_BITS, UNIT, Int64, Scale, cell_bits
 from fedboost.gbdt.cut_points import (
     FINE_PARTS,
     MAX_CATEGORIES,
@@ -28,14 +34,17 @@ from fedboost.gbdt.cut_points import (
 )
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.objectives.objective import LabelKind
+from fedboost.gbdt.survival import public_times
+from fedboost.privacy import packing
+from fedboost.privacy.pairwise import KEY_BYTES, sealed_size
 from fedboost.protocol.contracts import Bound, Only
-from fedboost.terms.columns import MAX_CLASSES
+from fedboost.terms.columns import MAX_CLASSES, NOT_IN_TEXT
 from fedboost.terms.hiding import BINS, CUT_POINTS, ROWS, SUMMARY
 from fedboost.terms.reading import MAX_FEATURES
-from fedboost.terms.session import ALIGNMENT_TURNS, TRAINING
-from fedboost.terms.tasks import SHARES, gridded
+from fedboost.terms.session import ALIGNMENT_TURNS, MAX_PARTIES, TRAINING
+from fedboost.terms.tasks import SHARES, gridded, sites_of
 from fedboost.terms.terms import Terms
-from fedboost.terms.training import MAX_ROUNDS
+from fedboost.terms.training import MAX_ROUNDS, MAX_SUBGROUPS
 
 BYTES_PER_COUNT = 64
 """Bytes per count: running sum (8), opened sum (8), new cell (24), and the cell that it refines (24)."""
@@ -75,10 +84,6 @@ class QuantileQuery(Counted, BaseQuery):
     rows: Rows
     grids: Grids
     weight: Scale | None = field(default=None, metadata=APART)
-
-    @cached
-    def digest(self) -> bytes:
-        return digest_of(self) if self.weight is None else digest_of((self, "weight", self.weight))
 
     @property
     def cells(self) -> int:
@@ -280,6 +285,9 @@ class BinCountsQuery(Stateless, BaseQuery):
 # ---- The query that counts the rows, missing values, categories and labels of all parties ---------------
 
 
+SUMMARY_BY_PARTY = "SummaryQuery by party"
+
+
 @dataclass(frozen=True)
 class SummaryQuery(Stateless, BaseQuery):
     """Counts all rows, the missing values and levels of each feature, and the classes of the label. Sent
@@ -294,11 +302,17 @@ class SummaryQuery(Stateless, BaseQuery):
     figures of each numeric column, `SIZE` integers each (`programs.tasks.encoded`): the ends of each
     quantile's interval, the ends of the gap, and whether the column is constant.
 
+    With `sites`, the last entries are about each of these sites alone: its rows and, for each feature, its
+    rows without a declared value.
+
     Args:
         numeric: number of numeric features.
         levels: number of declared levels of each categorical feature.
         classes: number of classes of the label; 0 if the label is a number.
         figures: number of numeric columns, including a numeric label, if parties hold different columns.
+        times: number of bins of survival times; 0 if the label is not a survival time. The answer then ends
+            with `survival.counts_by_time`.
+        sites: parties that are also described separately.
     """
 
     SIZE = 2 * len(SHARES) + 3
@@ -314,18 +328,19 @@ class SummaryQuery(Stateless, BaseQuery):
     ]
     classes: Annotated[int, Bound(MAX_CLASSES, "classes")]
     figures: Annotated[int, Bound(MAX_FEATURES + 1, "numeric columns")] = field(default=0, metadata=APART)
+    times: Annotated[int, Bound(MAX_FEATURES, "times")] = field(default=0, metadata=APART)
+    sites: Annotated[tuple[str, ...], Bound(MAX_PARTIES, "sites")] = field(default=(), metadata=APART)
     rows = ROWS
-
-    @cached
-    def digest(self) -> bytes:
-        return digest_of((self, "figures", self.figures) if self.figures else self)
 
     @classmethod
     def of(cls, terms: Terms) -> Self:
         columns, loss = terms.columns, terms.objective.loss.xgboost_equivalent
         classes = max(2, terms.objective.num_class or 0) if loss.label_kind is LabelKind.CLASS else 0
         figures = len(gridded(terms)) if terms.blocks else 0
-        return cls(len(columns.numeric), tuple(columns.category_counts), classes, figures)
+        has_times = terms.objective.loss.risk_sign != 0 and terms.noise is None
+        times = public_times().size + 1 if has_times else 0
+        shape = len(columns.numeric), tuple(columns.category_counts), classes, figures, times
+        return cls(*shape, sites_of(terms))
 
     @property
     def counts(self) -> int:
@@ -334,7 +349,8 @@ class SummaryQuery(Stateless, BaseQuery):
 
     @property
     def cells(self) -> int:
-        return self.counts + self.SIZE * self.figures
+        of_site = 1 + self.numeric + len(self.levels)
+        return self.counts + self.SIZE * self.figures + len(self.sites) * of_site + 2 * self.times
 
     @property
     def cell_bits(self) -> int:
@@ -359,5 +375,107 @@ class SummaryQuery(Stateless, BaseQuery):
             raise PeerError("query-order", "rows must be counted by level once matched, and before by value")
 
 
-OfColumns = SummaryQuery | BinCountsQuery | BinsQuery | QuantileQuery | RangeQuery
+# ---- The query that names the levels of columns: first rows by keyed cell, then names in frequent cells --
+# A level has a cell for each of HASHES functions of its HMAC under a key of all parties. It is named only if
+# each cell has `min_count` rows in both of two groups of parties. Each count has a one-time check under a key
+# of its group: if others change the count, the check holds with probability 2**-31. Parties refuse to name
+# levels if their group's checks fail, and then no sum opens (decision 0062).
+
+
+HASHES, CELLS, GROUPS = 3, 1 << 15, 2
+PRIME = (1 << 31) - 1
+"""Checks are numbers modulo this prime."""
+WORDS = 32
+SLOT = WORDS + 2
+"""Integers with which a party names a level: 1, its UTF-8 in words of four bytes, and its CRC-32."""
+_MOST = MAX_SUBGROUPS * HASHES * CELLS
+Sums = Annotated[tuple[int, ...], Bound(GROUPS * _MOST, "sums")]
+
+
+@dataclass(frozen=True)
+class LevelsQuery(Stateless, BaseQuery):
+    """Counts rows by cell of their level or, with `places`, asks for the names of levels.
+
+    Answer: for each group, the counts of all cells and then their checks, int64 [GROUPS, 2, cells], of which
+    a party fills in its group's part; with `places`, a slot for each of these cells.
+
+    Args:
+        columns: number of columns whose levels are named.
+        places: indices of the frequent cells, increasing; () to count rows.
+        counts, checks: their sums, first of one group, then of the other."""
+
+    description = "rows by cell of levels; names of levels"
+    tasks = frozenset({"describe"})
+    rows = ROWS
+
+    columns: Annotated[int, Bound(MAX_SUBGROUPS, "columns", least=1)]
+    places: Annotated[tuple[int, ...], Bound(_MOST, "cells")] = ()
+    counts: Sums = ()
+    checks: Sums = ()
+
+    @property
+    def cells(self) -> int:
+        return SLOT * len(self.places) or GROUPS * 2 * HASHES * CELLS * self.columns
+
+    @property
+    def cell_bits(self) -> int:
+        return cell_bits(1 << 32, MAX_PARTIES)  # of a word of names; counts and checks need no more
+
+    @classmethod
+    def max_count(cls, terms: Terms) -> int:
+        return 2 * bool(terms.evaluation.level_names)
+
+    def relayed_bytes(self, terms: Terms) -> int:
+        return 3 * sealed_size(KEY_BYTES, terms.parties)  # see `LevelsHolder`
+
+    def check_terms(self, terms: Terms) -> None:
+        size, ends = len(self.places), (-1, *self.places, HASHES * CELLS * self.columns)
+        shaped = all(starmap(lt, pairwise(ends))) and {len(self.counts), len(self.checks)} == {GROUPS * size}
+        if self.columns != len(terms.evaluation.level_names) or not shaped:
+            raise Refused("query-levels", "the terms do not allow this query for levels")
+        if size and min(self.counts) < terms.evaluation.min_count:
+            raise Refused("query-levels", "the query asks for names of levels with too few rows")
+
+    def check_order(self, terms: Terms, state: Any) -> None:
+        if state.start is not None:
+            raise PeerError("query-order", "levels are named only in descriptions")
+
+
+def groups_of(parties: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Draw two groups of parties. They depend only on the set of names, so all its sessions have the same."""
+    every = packing.pack(*(party.encode() for party in sorted(parties)))
+    drawn = sorted(parties, key=lambda party: hashlib.sha256(packing.pack(every, party.encode())).digest())
+    return tuple(drawn[: len(drawn) // 2]), tuple(drawn[len(drawn) // 2 :])
+
+
+def cells_of(key: bytes, column: int, level: str) -> list[int]:
+    """Return the index of each cell of a level. column: number of its column."""
+    digest = hmac.digest(key, packing.pack(packing.number(column), level.encode()), "sha256")
+    words = np.frombuffer(digest, "<u4")[:HASHES] % CELLS
+    return [(column * HASHES + place) * CELLS + word for place, word in enumerate(words.tolist())]
+
+
+def check_words(key: bytes, cells: int) -> tuple[int, Int64]:
+    """Return the factor of counts in checks, and what is added to each check, int64 [cells]."""
+    words = np.frombuffer(hashlib.shake_256(key).digest(8 * (cells + 1)), "<u8") % PRIME
+    return int(words[0]), words[1:].astype(np.int64)
+
+
+def slot_of(level: str) -> list[int]:
+    """Return the integers with which a party names a level, or [] if it cannot be named."""
+    name = level.encode()
+    if len(name) > 4 * WORDS or NOT_IN_TEXT.search(level):
+        return []
+    return [1, *np.frombuffer(name.ljust(4 * WORDS, b"\0"), "<u4").tolist(), zlib.crc32(name)]
+
+
+def level_in(slot: list[int]) -> str:
+    """Return the level that all parties named in a sum of slots, or "" if none did, or if names differ."""
+    words = np.array(slot) // max(slot[0], 1)
+    name = words[1:-1].astype("<u4").tobytes().rstrip(b"\0")
+    level, is_one = name.decode(errors="replace"), (words * slot[0]).tolist() == slot
+    return "" if not is_one or zlib.crc32(name) != words[-1] or NOT_IN_TEXT.search(level) else level
+
+
+OfColumns = SummaryQuery | BinCountsQuery | BinsQuery | QuantileQuery | RangeQuery | LevelsQuery
 """Queries that count rows by the values of columns."""

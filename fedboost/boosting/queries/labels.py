@@ -35,8 +35,9 @@ from fedboost.gbdt.cut_points import KEY_BITS, MAX_CATEGORIES, CutPoints
 from fedboost.gbdt.histogram import STATS
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.metrics import Mean, Metric, exact_metric_of
-from fedboost.gbdt.objectives.built_in import MAX_TIMES, RiskSets
+from fedboost.gbdt.objectives.built_in import MAX_RISK_BINS, RiskSets
 from fedboost.gbdt.objectives.objective import MAX_LABEL, NOISE_BITS
+from fedboost.gbdt.survival import FIRST_GRID, MAX_TIMES, RiskGrid
 from fedboost.gbdt.target_means import FOLDS, MAX_BUCKETS, MIN_BUCKETS
 from fedboost.gbdt.tree import Splits
 from fedboost.privacy.packing import Segment
@@ -46,7 +47,8 @@ from fedboost.terms import tasks as evaluating
 from fedboost.terms.columns import MAX_CLASSES
 from fedboost.terms.hiding import LEVELS, ROWS, SCORES, START
 from fedboost.terms.session import ALIGNMENT_TURNS
-from fedboost.terms.terms import MAX_RENEWAL_QUERIES, Terms, slots_of
+from fedboost.terms.tasks import slots_of
+from fedboost.terms.terms import MAX_RENEWAL_QUERIES, Terms
 from fedboost.terms.training import MAX_METRICS, MAX_SUBGROUPS
 
 START_BITS = 31
@@ -96,7 +98,7 @@ class RowsQuery(Stateless, BaseQuery):
 
 # ---- Time bins, for objectives with risk sets: counted once, before the cut points ------------------------
 
-Times = Annotated[tuple[float, ...], Bound(MAX_TIMES, "times")]
+Times = Annotated[tuple[float, ...], Bound(MAX_RISK_BINS, "times")]
 
 
 @dataclass(frozen=True)
@@ -189,12 +191,6 @@ class StartQuery(BeforeTrees, BaseQuery):
         default=(), metadata=APART
     )
     times: TimeGrid | None = field(default=None, metadata=APART)
-
-    @cached
-    def digest(self) -> bytes:
-        if self.times is not None:
-            return digest_of((self, "times", self.times))
-        return digest_of((self, "means", self.means)) if self.means else digest_of(self)
 
     @property
     def cells(self) -> int:
@@ -462,7 +458,8 @@ class MagnitudesQuery(OfModel):
 
     Answer: the number of all rows, of rows that the model was trained on, and of rows for which a site does
     not know whether the model was trained on them. These are followed by the exponent counts
-    (`fixedpoint.exponent_counts`) of weights, and of the losses of each metric that is a mean."""
+    (`fixedpoint.exponent_counts`) of weights, and of the losses of each metric that is a mean. If a metric is
+    about survival times, `survival.first_counts` follow."""
 
     description = "row counts; weight and loss magnitudes"
     only_turn = 1
@@ -477,7 +474,18 @@ class MagnitudesQuery(OfModel):
 
     @property
     def cells(self) -> int:
+        times = self.times
+        return self.exponents + (0 if times is None else times.size + 1 + FIRST_GRID.cells)
+
+    @property
+    def exponents(self) -> int:
+        """Number of cells before the counts of survival times."""
         return ROW_COUNTS + (1 + len(self.means)) * EXPONENT_CELLS
+
+    @property
+    def times(self) -> Float32 | None:
+        """Edges of times by which events are counted; None if no metric is about survival times."""
+        return metrics.times_of(self.metrics)
 
     @property
     def cell_bits(self) -> int:
@@ -495,8 +503,9 @@ class EvaluationQuery(OfModel):
 
     Answer: for each set, the number of rows, the metric sums and, with `scores`, the outcomes at the
     threshold (`metrics.count_outcomes`). These are followed by counts over all rows: `metrics.count_bins` and
-    `metrics.count_cells`, or `metrics.count_classes`. Under terms with noise, there are no sets, and the
-    answer is `metrics.count_noisy`: a row is in one cell, or in two if there are several classes.
+    `metrics.count_cells`, or `metrics.count_classes`, or `survival.survival_counts`. Under terms with noise,
+    there are no sets, and the answer is `metrics.count_noisy`: a row is in one cell, or in two if there are
+    several classes.
 
     Args:
         rows: number of rows.
@@ -508,6 +517,7 @@ class EvaluationQuery(OfModel):
         threshold: score from which a row counts as predicted positive.
         weight: scale of row weights.
         caps: for each metric, the maximum loss that a row contributes; 0 for no limit.
+        survival: for survival times, the start and width of the cells of risk, then the edges of times.
     """
 
     description = "model error; row counts by score and label"
@@ -525,6 +535,15 @@ class EvaluationQuery(OfModel):
     ]
     weight: Scale
     caps: Annotated[tuple[float, ...], Bound(MAX_METRICS, "caps")]
+    survival: Annotated[tuple[float, ...], Bound(4 + 2 * MAX_TIMES + MAX_METRICS, "times")] = field(
+        default=(), metadata=APART
+    )
+
+    @property
+    def by_time(self) -> tuple[Float32, RiskGrid]:
+        """Edges of times, and cells of risk."""
+        start, width, *edges = self.survival
+        return np.array(edges, np.float32), RiskGrid(start, width)
 
     @classmethod
     def of(cls, terms: Terms, rows: int, weight: Scale, caps: tuple[float, ...]) -> Self:
@@ -555,17 +574,13 @@ class EvaluationQuery(OfModel):
         if not self.sets:
             return metrics.noisy_cells(self.scores, self.classes, self.threshold)
         of_all = (3 * metrics.bins(self.threshold) + 2 * metrics.FINE_CELLS) * self.scores + self.classes**2
+        of_all += 2 * (len(self.survival) - 1) * self.by_time[1].cells if self.survival else 0
         return (len(self.sets) + len(self.sites)) * self.cells_of_set + of_all
 
     @property
     def cell_bits(self) -> int:
         most = metrics.limit(self.metrics, self.weight, exact_metric_of)
         return cell_bits(max(most, metrics.PROBABILITIES.limit * self.scores) if self.sets else 1, self.rows)
-
-    @property
-    def name(self) -> str:
-        """Name in logs, which shows whether the query includes metrics of individual parties."""
-        return EVALUATION_BY_PARTY if self.sites else type(self).__name__
 
     def check_terms(self, terms: Terms) -> None:
         if len(self.caps) != len(self.metrics) or not all(0 <= cap < math.inf for cap in self.caps):
@@ -579,7 +594,10 @@ class EvaluationQuery(OfModel):
                 f"the terms allow metrics only for these groups of rows: "
                 f"{', '.join((*wanted.sets, *wanted.sites))}",
             )
-        if self != wanted:
+        times = metrics.times_of(self.metrics)
+        if (times is None) != (not self.survival) or (times is not None and not self._has_edges(times)):
+            raise Refused("query-times", "the times or risks of the query are not those of the public grids")
+        if self != replace(wanted, survival=self.survival):
             raise Refused(
                 "query-metrics",
                 "the scores, classes or threshold of the query differ from those of the terms",
@@ -587,6 +605,12 @@ class EvaluationQuery(OfModel):
         known = terms.known_weight_scale
         if self.weight != known if known else self.weight.bits != evaluating.WEIGHT_BITS:
             raise Refused("query-scale", "the terms do not allow the scale of row weights in the query")
+
+    def _has_edges(self, times: Float32) -> bool:
+        """Return whether no edge can isolate rows: each is one of `times`, or one of a regular grid."""
+        edges, (start, width, _) = self.by_time
+        is_grid = 0.0 < width <= 1.0 and math.frexp(width)[0] == 0.5 and (start / width).is_integer()
+        return is_grid and bool(np.isin(edges, times).all() and (np.diff(edges) > 0.0).all())
 
 
 OfLabels = MagnitudesQuery | EvaluationQuery | LevelSumsQuery | TimesQuery | StartQuery

@@ -32,7 +32,7 @@ from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BITS, Float64, Int64, S
 from fedboost.gbdt import metrics
 from fedboost.gbdt.histogram import STATS, Widths
 from fedboost.gbdt.kernels.histogram import fit_level, pack_level, unpack_level
-from fedboost.gbdt.metrics import DIGITS, TRAIN
+from fedboost.gbdt.metrics import DIGITS, PARTIAL_LIKELIHOOD, TRAIN
 from fedboost.gbdt.objectives.built_in import sum_later
 from fedboost.gbdt.objectives.objective import SCALE
 from fedboost.gbdt.sampling import NORM_CELLS
@@ -450,7 +450,6 @@ class SumsQuery(BaseQuery):
 
 # ---- The query that ends a round: leaf values are applied, and metrics are measured ---------------------
 
-PARTIAL_LIKELIHOOD = "cox-nloglik"
 BY_PARTY = "EndRoundQuery by party"
 """Name of the query in logs if it includes metrics of individual parties."""
 
@@ -484,10 +483,6 @@ class EndRoundQuery(BaseQuery):
     sizes: bool = False
     risk: Scale | None = field(default=None, metadata=APART)
     bins: Annotated[tuple[int, ...], Bound(2, "sets with time bins")] = field(default=(), metadata=APART)
-
-    @cached
-    def digest(self) -> bytes:
-        return digest_of(self) if self.risk is None else digest_of((self, "risk", self.risk, self.bins))
 
     @cached
     def cells(self) -> int:

@@ -432,6 +432,7 @@ class AcceleratedFailureTime(Objective):
     xgboost_table = "aft_loss_param"
     label_kind = LabelKind.INTERVAL
     metrics = "aft-nloglik", "interval-regression-accuracy"
+    risk_sign = -1
     link = LOG
     start = LogTime()
 
@@ -451,6 +452,14 @@ class AcceleratedFailureTime(Objective):
     def losses(self, margin: Float64, label: Float32) -> Float64:
         lower, upper = np.ascontiguousarray(label)
         out: Float64 = kernels.aft_losses(margin, lower, upper, *self.noise)
+        return out
+
+    def survival(self, time: float, margin: Float64) -> Float64 | None:
+        number, scale = self.noise
+        z = np.clip((math.log(time) - margin) / scale, -700.0, 700.0)
+        if number == kernels.NORMAL:
+            return np.array([math.erfc(each / math.sqrt(2.0)) / 2.0 for each in z.tolist()])
+        out: Float64 = 1.0 / (1.0 + np.exp(z)) if number == kernels.LOGISTIC else np.exp(-np.exp(z))
         return out
 
     def first_invalid_label(self, label: Float32) -> tuple[int, str] | None:
@@ -474,7 +483,7 @@ class AcceleratedFailureTime(Objective):
 # ties, and A and B follow from one sum R per bin. A party that has all labels needs no bins.
 
 
-MAX_TIMES = 256
+MAX_RISK_BINS = 256
 """Maximum number of time bins."""
 
 
@@ -557,6 +566,7 @@ class Cox(Objective):
     name = "survival:cox"
     label_kind = LabelKind.INTERVAL
     metrics = ("cox-nloglik",)
+    risk_sign = 1
     link = LOG
     gradient_bits = AMOUNT_BITS
     start = Risk()

@@ -249,6 +249,9 @@ class Objective(ABC):
     """True if a row's gradient depends on all rows that are at risk at its time."""
     sensitivity: ClassVar[Sensitivity | None] = None
     """Bound for a row's contribution to sums with noise; None if there is none."""
+    risk_sign: ClassVar[int] = 0
+    """For survival times: 1 if rows with a higher margin have earlier events, -1 if later ones; otherwise
+    0."""
     xgboost_table: ClassVar[str] = ""
     """Name of the table that contains the parameters in XGBoost's model file; empty if there is none."""
 
@@ -318,6 +321,11 @@ class Objective(ABC):
     def predict(self, margin: Float64) -> Float64:
         """Return each row's prediction: float64 [N], or [N, outputs] for margins of shape [outputs, N]."""
         return self.link.predict(margin)
+
+    def survival(self, time: float, margin: Float64) -> Float64 | None:
+        """Return the probability of having no event until a time, for each margin: float64 [N]. Returns None
+        if it depends on a baseline hazard, which the model does not have."""
+        return None
 
     def first_invalid_label(self, label: Float32) -> tuple[int, str] | None:
         """Find the first label that is invalid for this objective. Returns its row and a description of valid

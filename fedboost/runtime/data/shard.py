@@ -26,7 +26,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from fedboost.errors import ConfigError, Refused, SchemaMismatch, quoted
-from fedboost.fixedpoint import Float32
+from fedboost.fixedpoint import Float32, Int64
 from fedboost.gbdt import sampling
 from fedboost.gbdt.binned import Allocator, allocate_in_memory
 from fedboost.gbdt.objectives.objective import MAX_LABEL
@@ -59,8 +59,8 @@ from fedboost.runtime.data.values import (
     texts,
 )
 from fedboost.terms.columns import Schema
-from fedboost.terms.tasks import class_names
-from fedboost.terms.terms import Terms, have_folds
+from fedboost.terms.tasks import class_names, have_folds
+from fedboost.terms.terms import Terms
 
 SEPARATOR = "\x1f"  # separates the columns of an id
 _WHOLE = re.compile(r"-?[0-9]+")
@@ -260,8 +260,18 @@ def _shard(table: "Table", terms: Terms, schema: Schema, site: str, ranges: Rang
         for name, levels in schema.subgroups.items()
     )
     ids = _ids(table, terms, site) if terms.vertical.aligns else None
-    beside = keys, validation, margins, group, ids, subgroups, ranges
+    levels = tuple(_levels(table, name) for name in terms.evaluation.level_names)
+    beside = keys, validation, margins, group, ids, subgroups, ranges, levels
     return Shard(columns, labels, weights, _allocator(table), *beside)
+
+
+def _levels(table: "Table", name: str) -> tuple[Int64, tuple[str, ...]]:
+    """Return the index of each row's level, int64 [rows] (-1 if missing), and the levels of a column."""
+    places, parts = dict[str, int](), []
+    for part in parts_of(table, name):
+        codes, levels = texts(column_of(part, name), name)
+        parts.append(np.array([*(places.setdefault(level, len(places)) for level in levels), -1])[codes])
+    return np.concatenate(parts), tuple(places)
 
 
 def _readers(terms: Terms, schema: Schema) -> Iterator[tuple[str, Reader]]:

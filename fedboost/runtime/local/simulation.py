@@ -250,7 +250,7 @@ def sites_of(
         parts: dict that is filled with each party's part of the model.
     """
     credentials: dict[str, Credentials] = {}
-    if terms.protection.hides or terms.blocks:
+    if terms.protection.hides or any(map(terms.relays_to, terms.parties)):
         now = datetime.now(UTC)
         signers, roots = in_memory(terms.parties, now)
         credentials = {name: Credentials(signer, roots, (), lambda: now) for name, signer in signers.items()}

@@ -27,6 +27,7 @@ from typing import get_args
 
 from fedboost.boosting.queries import Query
 from fedboost.boosting.queries.base import BaseQuery
+from fedboost.boosting.queries.columns import SUMMARY_BY_PARTY, SummaryQuery
 from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY, EvaluationQuery
 from fedboost.boosting.queries.trees import BY_PARTY, EndRoundQuery, HistogramQuery, max_levels
 from fedboost.errors import ConfigError
@@ -345,7 +346,7 @@ def allowed_questions(terms: Terms) -> Mapping[str, int]:
     if not terms.session.is_built_in:
         return {}
     counts = {kind.__name__: kind.max_count(terms) if kind.serves(terms) else 0 for kind in KINDS}
-    by_party = {BY_PARTY: EndRoundQuery, EVALUATION_BY_PARTY: EvaluationQuery}
+    by_party = {BY_PARTY: EndRoundQuery, EVALUATION_BY_PARTY: EvaluationQuery, SUMMARY_BY_PARTY: SummaryQuery}
     return {**counts, **{name: counts[kind.__name__] for name, kind in by_party.items()}}
 
 

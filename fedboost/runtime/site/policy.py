@@ -25,8 +25,8 @@ from fedboost.runtime.config import to_toml
 from fedboost.terms.hiding import MAX_DELTA, ProtectionName
 from fedboost.terms.reading import Frozen, Name, read_model
 from fedboost.terms.session import TaskName
-from fedboost.terms.tasks import MAX_ROWS_PER_LEAF, rows_per_hessian, rows_per_leaf, rows_readable
-from fedboost.terms.terms import Terms, have_folds
+from fedboost.terms.tasks import MAX_ROWS_PER_LEAF, have_folds, rows_per_hessian, rows_per_leaf, rows_readable
+from fedboost.terms.terms import Terms
 from fedboost.terms.vertical import MAX_IDS, MAX_ROWS_PER_BIN, Rows
 from fedboost.views.approval import APPROVE, columns_by_role, summary
 from fedboost.views.words import counted, delimited, shown
@@ -157,6 +157,8 @@ class Policy(Frozen):
     """Minimum `min_count` of terms. Counts of few rows, by level or label, describe those few people."""
     subgroups: bool = False
     """Allow results by subgroup. Errors and rates by sex or ward are about one group, which may be small."""
+    level_names: tuple[Name, ...] = ()
+    """Columns whose levels may be named. A level may be free text, and two sites could have it named."""
     vote_top_k: int = Field(default=0, ge=0)
     """Maximum `vote_top_k` of terms. If all parties vote alike, the vote of each is known."""
     subsample: float = Field(default=1.0, gt=0, le=1)
@@ -178,7 +180,9 @@ class Policy(Frozen):
     """Whether a person is asked: "auto" (no) or "ask". With "ask", a person at this site decides on every
     session."""
 
-    @field_validator("tasks", "protections", "rows", "on_loss", "evaluate_signers", mode="before")
+    @field_validator(
+        "tasks", "protections", "rows", "on_loss", "evaluate_signers", "level_names", mode="before"
+    )
     @classmethod
     def _one_or_several(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value
@@ -410,9 +414,6 @@ def _limit(key: str, number_of: Callable[[Terms], int | None], found: str, inste
     return rule
 
 
-# ---- names -------------------------------------------------------------------------------------------
-
-
 def _parties(policy: Policy, terms: Terms) -> Breach | None:
     return None if policy.parties == "any" else _not_among("parties", policy.parties, terms.parties)
 
@@ -441,7 +442,7 @@ def _columns(policy: Policy, terms: Terms, party: str) -> Iterator[Breach]:
             yield breach
 
 
-# ---- protection and parties --------------------------------------------------------------------------
+# ---- protection, parties and noise -------------------------------------------------------------------
 
 
 def _protections(policy: Policy, terms: Terms, party: str) -> Breach | None:
@@ -476,9 +477,6 @@ def _colluding(policy: Policy, terms: Terms, party: str) -> Breach | None:
         return None
     why = f"the terms tolerate {tolerated} colluding parties"
     return Breach("colluding", str(floor), why, f"set colluding = {floor}", tolerated)
-
-
-# ---- noise -------------------------------------------------------------------------------------------
 
 
 def _budget(policy: Policy, terms: Terms, party: str) -> Breach | None:
@@ -564,7 +562,6 @@ def _quantile(terms: Terms) -> str:
 
 
 def _levels_summed(terms: Terms) -> str:
-    """Return a clause about labels that are summed by level; '' if there are none. Only for training."""
     names = [quoted(name) for name in terms.columns.target_means]
     return f"the terms sum labels by level of {names[0]!r} (columns.target_means)" if names else ""
 
@@ -578,6 +575,10 @@ def _at_threshold(terms: Terms) -> str:
     names, default = map(own_name, terms.metrics), terms.objective.loss.default_metric
     chosen = [name for name in names if is_at_threshold(name) and name != default]
     return f"the terms have the metric {quoted(chosen[0])}" if chosen else ""
+
+
+def _level_names(policy: Policy, terms: Terms, party: str) -> Breach | None:
+    return _not_among("level_names", policy.level_names, terms.evaluation.level_names)
 
 
 def _by_subgroups(terms: Terms) -> str:
@@ -751,7 +752,7 @@ _OF_EVALUATIONS: tuple[Rule, ...] = (
 RULES: dict[str, tuple[Rule, ...]] = {
     "train": _OF_TRAINING,
     "tune": _OF_TRAINING,
-    "describe": _OF_COUNTS,
+    "describe": (*_OF_COUNTS, _party_metrics, _level_names),
     "evaluate": _OF_EVALUATIONS,
     "drift": (*_OF_COUNTS, _base_margin),
     "predict": _OF_EVERY_TASK,

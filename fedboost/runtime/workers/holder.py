@@ -411,11 +411,11 @@ def undeclared_of(held: Sequence[Held]) -> Iterator[tuple[str, str, int]]:
 
 def check_under_workers(terms: Terms, party: str) -> None:
     """Raise Refused for terms that a site with workers does not support."""
-    if terms.blocks:
+    if terms.blocks or terms.evaluation.level_names:
         raise Refused(
             "workers-columns-apart",
-            f"party {party}: its rows are on workers, but where parties hold different columns they must be "
-            f"on one machine; remove [workers] at that site",
+            f"party {party}: its rows are on workers, but if parties hold different columns, or name levels, "
+            f"they must be on one machine; remove [workers] at that site",
         )
 
 

@@ -174,7 +174,7 @@ class Request(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ..., time: _Optional[int] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Ask(_message.Message):
-    __slots__ = ("turn", "attempt", "roster", "rows", "quantiles", "start", "histograms", "end_round", "votes", "residuals", "ranges", "sums", "id_count", "align", "places", "bins", "reach", "summary", "evaluation", "bin_counts", "level_sums", "magnitudes", "times", "then")
+    __slots__ = ("turn", "attempt", "roster", "rows", "quantiles", "start", "histograms", "end_round", "votes", "residuals", "ranges", "sums", "id_count", "align", "places", "bins", "reach", "summary", "evaluation", "bin_counts", "level_sums", "magnitudes", "times", "levels", "then")
     TURN_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ROSTER_FIELD_NUMBER: _ClassVar[int]
@@ -198,6 +198,7 @@ class Ask(_message.Message):
     LEVEL_SUMS_FIELD_NUMBER: _ClassVar[int]
     MAGNITUDES_FIELD_NUMBER: _ClassVar[int]
     TIMES_FIELD_NUMBER: _ClassVar[int]
+    LEVELS_FIELD_NUMBER: _ClassVar[int]
     THEN_FIELD_NUMBER: _ClassVar[int]
     turn: int
     attempt: int
@@ -222,8 +223,9 @@ class Ask(_message.Message):
     level_sums: LevelSumsQuery
     magnitudes: MagnitudesQuery
     times: TimesQuery
+    levels: LevelsQuery
     then: _containers.RepeatedCompositeFieldContainer[Ask]
-    def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., roster: _Optional[bytes] = ..., rows: _Optional[_Union[RowsQuery, _Mapping]] = ..., quantiles: _Optional[_Union[QuantileQuery, _Mapping]] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., histograms: _Optional[_Union[HistogramQuery, _Mapping]] = ..., end_round: _Optional[_Union[EndRoundQuery, _Mapping]] = ..., votes: _Optional[_Union[VoteQuery, _Mapping]] = ..., residuals: _Optional[_Union[ResidualQuery, _Mapping]] = ..., ranges: _Optional[_Union[RangeQuery, _Mapping]] = ..., sums: _Optional[_Union[SumsQuery, _Mapping]] = ..., id_count: _Optional[_Union[IdCountQuery, _Mapping]] = ..., align: _Optional[_Union[AlignQuery, _Mapping]] = ..., places: _Optional[_Union[PlacesQuery, _Mapping]] = ..., bins: _Optional[_Union[BinsQuery, _Mapping]] = ..., reach: _Optional[_Union[ReachQuery, _Mapping]] = ..., summary: _Optional[_Union[SummaryQuery, _Mapping]] = ..., evaluation: _Optional[_Union[EvaluationQuery, _Mapping]] = ..., bin_counts: _Optional[_Union[BinCountsQuery, _Mapping]] = ..., level_sums: _Optional[_Union[LevelSumsQuery, _Mapping]] = ..., magnitudes: _Optional[_Union[MagnitudesQuery, _Mapping]] = ..., times: _Optional[_Union[TimesQuery, _Mapping]] = ..., then: _Optional[_Iterable[_Union[Ask, _Mapping]]] = ...) -> None: ...
+    def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., roster: _Optional[bytes] = ..., rows: _Optional[_Union[RowsQuery, _Mapping]] = ..., quantiles: _Optional[_Union[QuantileQuery, _Mapping]] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., histograms: _Optional[_Union[HistogramQuery, _Mapping]] = ..., end_round: _Optional[_Union[EndRoundQuery, _Mapping]] = ..., votes: _Optional[_Union[VoteQuery, _Mapping]] = ..., residuals: _Optional[_Union[ResidualQuery, _Mapping]] = ..., ranges: _Optional[_Union[RangeQuery, _Mapping]] = ..., sums: _Optional[_Union[SumsQuery, _Mapping]] = ..., id_count: _Optional[_Union[IdCountQuery, _Mapping]] = ..., align: _Optional[_Union[AlignQuery, _Mapping]] = ..., places: _Optional[_Union[PlacesQuery, _Mapping]] = ..., bins: _Optional[_Union[BinsQuery, _Mapping]] = ..., reach: _Optional[_Union[ReachQuery, _Mapping]] = ..., summary: _Optional[_Union[SummaryQuery, _Mapping]] = ..., evaluation: _Optional[_Union[EvaluationQuery, _Mapping]] = ..., bin_counts: _Optional[_Union[BinCountsQuery, _Mapping]] = ..., level_sums: _Optional[_Union[LevelSumsQuery, _Mapping]] = ..., magnitudes: _Optional[_Union[MagnitudesQuery, _Mapping]] = ..., times: _Optional[_Union[TimesQuery, _Mapping]] = ..., levels: _Optional[_Union[LevelsQuery, _Mapping]] = ..., then: _Optional[_Iterable[_Union[Ask, _Mapping]]] = ...) -> None: ...
 
 class Introduce(_message.Message):
     __slots__ = ("greetings", "certificates", "grids", "start", "rounds", "splits", "levels", "gradient", "hessian", "threshold", "at_risk", "residual", "places")
@@ -452,19 +454,35 @@ class ReachQuery(_message.Message):
     def __init__(self, total: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., places: _Optional[bytes] = ...) -> None: ...
 
 class SummaryQuery(_message.Message):
-    __slots__ = ("numeric", "levels", "classes", "figures")
+    __slots__ = ("numeric", "levels", "classes", "figures", "times", "sites")
     NUMERIC_FIELD_NUMBER: _ClassVar[int]
     LEVELS_FIELD_NUMBER: _ClassVar[int]
     CLASSES_FIELD_NUMBER: _ClassVar[int]
     FIGURES_FIELD_NUMBER: _ClassVar[int]
+    TIMES_FIELD_NUMBER: _ClassVar[int]
+    SITES_FIELD_NUMBER: _ClassVar[int]
     numeric: int
     levels: _containers.RepeatedScalarFieldContainer[int]
     classes: int
     figures: int
-    def __init__(self, numeric: _Optional[int] = ..., levels: _Optional[_Iterable[int]] = ..., classes: _Optional[int] = ..., figures: _Optional[int] = ...) -> None: ...
+    times: int
+    sites: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, numeric: _Optional[int] = ..., levels: _Optional[_Iterable[int]] = ..., classes: _Optional[int] = ..., figures: _Optional[int] = ..., times: _Optional[int] = ..., sites: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class LevelsQuery(_message.Message):
+    __slots__ = ("columns", "places", "counts", "checks")
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    CHECKS_FIELD_NUMBER: _ClassVar[int]
+    columns: int
+    places: _containers.RepeatedScalarFieldContainer[int]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    checks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, columns: _Optional[int] = ..., places: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., checks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class EvaluationQuery(_message.Message):
-    __slots__ = ("rows", "metrics", "sets", "sites", "scores", "classes", "threshold", "weight", "caps")
+    __slots__ = ("rows", "metrics", "sets", "sites", "scores", "classes", "threshold", "weight", "caps", "survival")
     ROWS_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     SETS_FIELD_NUMBER: _ClassVar[int]
@@ -474,6 +492,7 @@ class EvaluationQuery(_message.Message):
     THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     CAPS_FIELD_NUMBER: _ClassVar[int]
+    SURVIVAL_FIELD_NUMBER: _ClassVar[int]
     rows: int
     metrics: _containers.RepeatedScalarFieldContainer[str]
     sets: _containers.RepeatedScalarFieldContainer[str]
@@ -483,7 +502,8 @@ class EvaluationQuery(_message.Message):
     threshold: float
     weight: Scale
     caps: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, rows: _Optional[int] = ..., metrics: _Optional[_Iterable[str]] = ..., sets: _Optional[_Iterable[str]] = ..., sites: _Optional[_Iterable[str]] = ..., scores: _Optional[bool] = ..., classes: _Optional[int] = ..., threshold: _Optional[float] = ..., weight: _Optional[_Union[Scale, _Mapping]] = ..., caps: _Optional[_Iterable[float]] = ...) -> None: ...
+    survival: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, rows: _Optional[int] = ..., metrics: _Optional[_Iterable[str]] = ..., sets: _Optional[_Iterable[str]] = ..., sites: _Optional[_Iterable[str]] = ..., scores: _Optional[bool] = ..., classes: _Optional[int] = ..., threshold: _Optional[float] = ..., weight: _Optional[_Union[Scale, _Mapping]] = ..., caps: _Optional[_Iterable[float]] = ..., survival: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class MagnitudesQuery(_message.Message):
     __slots__ = ("metrics",)
