@@ -1,9 +1,10 @@
 """Write the databases of five invented hospitals, in the shape of the OMOP common data model 5.4.
 
-Run: python examples/omop/make_hospitals.py FOLDER
+Run: python make_hospitals.py FOLDER
 
-Patients are drawn at random. Concept ids are those of OMOP for sex (8507, 8532) and inpatient visits (9201); everything
-else has concept id 0 and a code of the hospital's own in the column `..._source_value`.
+Tables have OMOP's names, and the columns that the example needs. Patients are drawn at random. Concept ids
+are OMOP's for sex (8507, 8532) and inpatient visits (9201). Others are 0, with a code of the hospital in the
+column `..._source_value`.
 """
 
 import sqlite3
@@ -24,9 +25,9 @@ create table visit_occurrence (visit_occurrence_id integer primary key, person_i
 create table condition_occurrence (condition_occurrence_id integer primary key, person_id integer,
   condition_concept_id integer, condition_start_date text, condition_source_value text,
   visit_occurrence_id integer);
-create table measurement (measurement_id integer primary key, person_id integer, measurement_concept_id integer,
-  measurement_date text, value_as_number real, measurement_source_value text, value_source_value text,
-  unit_source_value text);
+create table measurement (measurement_id integer primary key, person_id integer,
+  measurement_concept_id integer, measurement_date text, value_as_number real,
+  measurement_source_value text, value_source_value text, unit_source_value text);
 create table drug_exposure (drug_exposure_id integer primary key, person_id integer, drug_concept_id integer,
   drug_exposure_start_date text, drug_exposure_end_date text, drug_source_value text);
 create table death (person_id integer primary key, death_date text);
@@ -63,7 +64,14 @@ HOSPITALS = {
     "east": Hospital(
         1100,
         76,
-        {"failure": "HI", "diabetes": "DM", "ef": "EF", "creatinine": "KREA", "albumin": "ALBUMIN", "nyha": "NYHA"},
+        {
+            "failure": "HI",
+            "diabetes": "DM",
+            "ef": "EF",
+            "creatinine": "KREA",
+            "albumin": "ALBUMIN",
+            "nyha": "NYHA",
+        },
         {"creatinine": 1 / 88.42},  # mg/dL
         ("NYHA1", "NYHA2", "NYHA3", "NYHA4"),
     ),
@@ -152,7 +160,9 @@ def write_patient(out: Writer, draw: np.random.Generator, hospital: Hospital, pe
     out.add("drug_exposure", person, 0, index, end, "C03CA01")
 
     for name, value in values.items():
-        if name in codes and draw.random() < 0.93:  # an old, the relevant and, if there is time, a later value
+        if (
+            name in codes and draw.random() < 0.93
+        ):  # an old, the relevant and, if there is time, a later value
             days = [-int(draw.integers(200, 500)), int(draw.integers(0, 2)), int(draw.integers(30, 200))]
             for moved, day in zip((0.9, 1.0, 1.1), days, strict=True):
                 seen, number = index + timedelta(days=day), value * moved * hospital.units.get(name, 1.0)

@@ -467,7 +467,12 @@ def hints(result: Description) -> Iterator[Hint]:
         elif missing is not None and missing > MUCH_MISSING * rows:
             part = f"is missing in {missing / max(rows, 1):.0%} of the rows"
             yield Hint("column", column.name, part, "check that it has the same name at all sites")
-        lacking = [n for n, site in result.sites.items() if 0 < site.rows == site.missing[column.name]]
+        lacking = [
+            name
+            for name, site in result.sites.items()
+            if 0 < site.rows == site.missing[column.name]
+            and column.name not in result.terms.columns.absent.get(name, ())
+        ]
         if lacking and not is_empty:
             part = f"has {'no' if least == 1 else 'hardly any'} declared values at {listed(lacking)}"
             yield Hint("column", column.name, part, "check there how the column is named and filled")
