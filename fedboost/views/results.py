@@ -279,7 +279,8 @@ def _of_survival(result: Evaluation, label: str) -> Iterator[Block]:
         "C-index: of two rows, one of which is known to have its event first, how often that one has the "
         "higher predicted risk (0.5: by chance). AUC: the same for rows with an event until a time and rows "
         "without. Brier score: mean squared error of the predicted probability (lower is better). Curves are "
-        f"Kaplan-Meier estimates, which end where fewer than {least} rows are at risk."
+        f"Kaplan-Meier estimates, which end where fewer than {least} rows are at risk. “±” is the largest "
+        "rounding error, not a confidence interval."
     )
 
 
