@@ -69,7 +69,9 @@ OF_TIMES = {"aft_loss_distribution", "aft_loss_distribution_scale"}
 """Whose labels are no y of scikit-learn's."""
 
 
-OF_DESCRIPTIONS = {"min_count", "candidates", "subgroups", "threshold", "reference", "evaluate_rows"}
+OF_DESCRIPTIONS = {"min_count", "candidates", "subgroups", "threshold", "reference", "evaluate_rows"} | {
+    "level_names"
+}
 OF_KEYS = {"keyholder", "keyholder_rows", "key_bits"}
 OF_COLUMNS_APART = {
     "label_holder",

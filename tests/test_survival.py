@@ -26,7 +26,7 @@ from fedboost.views.approval import summary as approval
 from fedboost.views.document import Lines, Table
 from fedboost.views.results import description as view
 from fedboost.views.results import evaluation
-from tests.gbdt.reference import survival as reference
+from tests.gbdt.reference import survival_figures as reference
 
 COLUMNS = {"label": "time", "label_upper_bound": "until", "numeric": ["a", "b", "c"]}
 OPEN = {"parties": "any", "analysts": "any", "columns": "any", "evaluate": "any"}

@@ -101,7 +101,7 @@ def test_terms_without_such_columns_allow_none_of_it():
         ((ASKED,), ASKED, "labels may be summed by level only once"),
         ((ASKED,), dataclasses.replace(ASKED, gradient=Scale(1, START_BITS)), "summed by level only once"),
         ((ASKED, START), ASKED, "before the cut points"),
-        ((), START, "by level before the cut points are sent if, and only if"),
+        ((), START, "before the cut points are sent if, and only if"),
         ((ASKED,), QuantileQuery(ROWS, Grids.first(1)), "before the cut points"),
     ],
 )

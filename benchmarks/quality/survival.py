@@ -1,5 +1,5 @@
-"""Compares the reference of the tests for survival times (tests/gbdt/reference/survival.py), computed by
-numpy alone, with lifelines and scikit-survival. Needs both: pip install lifelines scikit-survival
+"""Compares the reference of the tests for survival times (tests/gbdt/reference/survival_figures.py), computed
+by numpy alone, with lifelines and scikit-survival. Needs both: pip install lifelines scikit-survival
 
     PYTHONPATH=tests/gbdt python benchmarks/quality/survival.py
 """
@@ -7,7 +7,7 @@ numpy alone, with lifelines and scikit-survival. Needs both: pip install lifelin
 import numpy as np
 from lifelines import KaplanMeierFitter
 from lifelines.utils import concordance_index
-from reference import survival as own
+from reference import survival_figures as own
 from sksurv.metrics import brier_score, concordance_index_censored, cumulative_dynamic_auc
 from sksurv.util import Surv
 

@@ -148,6 +148,7 @@ queries = st.one_of(
         st.lists(st.integers(0, 255), max_size=4).map(tuple),
         st.integers(0, 1000),
         st.integers(0, 1000),
+        st.integers(0, 1000),
         names_of_sets,
     ),
     st.builds(LevelsQuery, st.integers(1, 16), few_slots, few_slots, few_slots),

@@ -315,8 +315,8 @@ GOLDEN = {
     "importance": "4a6aeb2cb56019f9",
     "signatures": "cf2f3b6c7a1349c6",
     "model": "984ad57c0df3bfc0",
-    "words of terms": "703e548ee61cdc6b",
-    "files of terms": "be9b73fd41f091f3",
+    "words of terms": "36e1ff3b96571bb1",
+    "files of terms": "3f0e2f081ed7aa7c",
     "status": "434ce71150366f11",
     "audit log": "6df5c3b101c0681f",
     "audit log with masks": "1f0c611c197e661b",
@@ -336,7 +336,7 @@ GOLDEN = {
     "console, refused": "898776ab17dc516e",
     "console, style and script": "0f18dadeadc45909",
     "site, budget": "ecce722a5b622b25",
-    "pages of a site": "e1996b4526bd6da3",
+    "pages of a site": "e67072c1118a86ae",
 }
 
 
