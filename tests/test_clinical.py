@@ -20,7 +20,7 @@ from fedboost.runtime.site.rows import SiteRows
 PAGE = ROOT / "docs" / "clinical.md"
 EXAMPLE = ROOT / "examples" / "omop"
 SITES = ("north", "south", "east", "west", "central")
-SETUP = re.compile(r"^(pip install|cp -r|cd) .*\n", re.MULTILINE)
+SETUP = re.compile(r"^(python3 -m venv|\.|pip install|cp -r|cd) .*\n", re.MULTILINE)
 LISTENS = re.compile(r"aggregator listening on .*\n")
 PORT = 'at=localhost:7070; sed -i "s/707[0]/${at#*:}/" *.toml\n'
 """Gives the files of the example the port of this test."""
