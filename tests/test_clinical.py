@@ -64,8 +64,13 @@ def test_the_page_as_written(folder):
     model, alone = (fb.Model.load(f"{name}.json") for name in ("model", "simulated"))
     assert model.parties == SITES
     assert model.booster.trees == alone.booster.trees
-    for name in ("describe", "model", "evaluation"):
-        assert (folder / f"{name}.html").exists()
+    assert "Nothing in these rows requires a change" in "".join(said)  # a declared absence is not a finding
+    for name, says in {
+        "describe": "for the label time, Kaplan-Meier curve with numbers at risk",
+        "model": "A prediction is a hazard ratio",
+        "evaluation": "not a confidence interval",
+    }.items():
+        assert says in (folder / f"{name}.html").read_text(), name
 
 
 def test_recipes_and_maps_give_one_row_per_patient_in_the_units_of_the_terms(folder):
