@@ -357,6 +357,7 @@ def test_terms_that_cannot_name_levels_are_refused():
         ({"colluding": 0}, 3),
         ({"level_names": ["age"]}, 6),
         ({"level_names": ["ward", "ward"]}, 6),
+        ({"columns": {**columns, "absent": {NAMES[0]: ["ward"]}}}, 6),
         ({"program": "boosting"}, 6),
         ({"protection": "paillier", "keyholder": "p0"}, 6),
         ({"on_loss": "shrink"}, 6),

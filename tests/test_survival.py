@@ -12,7 +12,7 @@ import fedboost as fb
 from fedboost.boosting.programs.survival import GROUPS
 from fedboost.boosting.programs.tasks import measuring_query, summary_of
 from fedboost.boosting.queries.labels import EvaluationQuery, MagnitudesQuery
-from fedboost.errors import ConfigError, Refused
+from fedboost.errors import ConfigError, PeerError, Refused
 from fedboost.fixedpoint import UNIT
 from fedboost.gbdt import survival
 from fedboost.gbdt.gradients import Gradients
@@ -181,6 +181,18 @@ def test_times_between_bounds_are_not_counted(model):
     none = fb.evaluate(model, among(3, mixed.slice(0, 150)), at=AT).summary
     assert [*none["metrics"].values()][:-1] == [None] * 5
     assert [(each["rows"], len(each["points"])) for each in none["survival"]] == [(0, 1)]
+    few = fb.evaluate(model, among(3, mixed.slice(0, 156)), at=AT).summary  # six times, rounded to ten
+    assert [(each["rows"], len(each["points"])) for each in few["survival"]] == [(10, 1)]
+
+
+def test_counts_that_wrap_around_are_refused(model):
+    agreed = evaluation_terms(model, at=AT)
+    query = EvaluationQuery.of(agreed, 900, UNIT, (0.0,) * len(agreed.metrics))
+    query = dataclasses.replace(query, survival=(-8.0, 0.0625, 200.0, 365.0))
+    total = np.zeros(query.cells, np.int64)
+    total[0], total[-4:] = 900, 1 << 62  # their sum is 0 in int64
+    with raised(PeerError, "sums-inconsistent"):
+        summary_of(agreed, query, total)
 
 
 @dataclass(frozen=True)
@@ -246,7 +258,7 @@ def test_a_query_with_other_times_is_refused(model):
 
     def check(*numbers):
         query = EvaluationQuery.of(agreed, 900, UNIT, (0.0,) * 4)
-        dataclasses.replace(query, survival=numbers).check_terms(agreed)
+        dataclasses.replace(query, survival=numbers).check(agreed)
 
     check(-8.0, 0.0625, 100.0, 365.0, 366.0)
     for wrong in (
@@ -254,6 +266,7 @@ def test_a_query_with_other_times_is_refused(model):
         (-8.0, 0.0625, 365.0, 100.0),
         (-8.01, 0.0625, 100.0),
         (-8.0, 0.06, 100.0),
+        (-8.0,),
         (),
     ):
         with raised(Refused, "query-times"):

@@ -30,7 +30,7 @@ from fedboost.boosting.queries.base import (
 from fedboost.boosting.queries.columns import BYTES_PER_COUNT, LEVELS_SUMMED
 from fedboost.boosting.queries.ids import PlacesQuery
 from fedboost.boosting.queries.labels import RESIDUAL_TURNS, ResidualQuery, StartQuery, Times
-from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
+from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery, falls
 from fedboost.errors import Refused, TrainingStopped, TreeAborted
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, first_bits
@@ -373,9 +373,10 @@ class BoostingState(HasSplits):
             self.residual.check(terms)
         if self.scales is not None:
             check_scales(terms, self.scales.gradient, self.scales.hessian, self.scales.threshold)
-            times = None if self.start is None else self.start.times
-            if len(self.scales.at_risk) != (0 if times is None else len(times.events)):
-                raise Refused("state-invalid", "the sums of risks do not match the time bins")
+        times, at_risk = self.start and self.start.times, self.scales.at_risk if self.scales else ()
+        due = len(times.events) if times and (self.levels or self.scales) else 0
+        if len(at_risk) != due or (at_risk and not falls(at_risk)):
+            raise Refused("state-invalid", "the sums of risks do not match the time bins, or increase")
 
     def check_next(self, terms: Terms, query: Any) -> None:
         """Raise Refused unless the growing tree can continue with the query's splits and, if the query ends

@@ -169,7 +169,7 @@ class Schema(UntrustedTable):
         Args:
             party: the party.
             holders: the parties with rows.
-            trees: True if trees grow.
+            trees: True if trees grow, or if results are by level of such a column.
         """
         if trees and party in holders:
             own = {*self.absent.get(party, ())}

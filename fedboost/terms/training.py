@@ -692,6 +692,9 @@ class Evaluation(Group):
         for name in self.level_names:
             if name not in columns.categorical or self.level_names.count(name) > 1:
                 yield f"level_names: {name[:MAX_CHARS]!r} is not in columns.categorical, or is named twice"
+            for party in (each for each, lacks in columns.absent.items() if name in lacks):
+                told = f"{party[:MAX_CHARS]!r} lacks {name[:MAX_CHARS]!r} (columns.absent)"
+                yield f"level_names: {told}; describe without this party, or without these levels"
         if 0 < parties < (least := 2 * (colluding + 2)):
             hint = "set colluding = 0, or add parties" if colluding and parties > 3 else "add parties"
             yield f"level_names needs two groups of {least // 2} parties if {colluding} may collude; {hint}"

@@ -2,6 +2,7 @@
 gradients where one party has all labels."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -124,8 +125,17 @@ def test_a_party_that_returns_within_a_tree_answers_the_same():
         if isinstance(query, HistogramQuery):
             levels += 1
             again = HorizontalHolder(lambda: shard_of(X, Y), terms)
-            again.go_to(before.with_record(before.to_record()))
+            returned = before.with_record(before.to_record())
+            returned.check(terms)
+            again.go_to(returned)
             assert (again.answer(query) == answer).all()
+            if before.levels:
+                at_risk = before.scales.at_risk
+                for wrong in (at_risk[::-1], at_risk[:-1], (float("nan"), *at_risk[1:])):
+                    with pytest.raises(Refused):
+                        replace(before, scales=replace(before.scales, at_risk=wrong)).check(terms)
+                with pytest.raises(Refused):
+                    replace(before, scales=None).check(terms)
         query = program.send(answer)
 
 
@@ -134,6 +144,47 @@ def test_too_few_events_stop_a_session_before_it_trains():
     session = run(X, rare, randomly(ROWS, 3), **COX)
     assert session.phase == "failed"
     assert "at least 10 events (min_count)" in str(session.error)
+
+
+@pytest.mark.parametrize("events", [11, ROWS])
+def test_events_in_one_bin_of_time(events):
+    """Eleven events are too few for two bins, and events at one time need no more."""
+    time = np.ones(ROWS) if events == ROWS else Y[0]
+    label = np.stack([time, np.where(np.arange(ROWS) < events, time, np.inf)])
+    session = run(X, label, randomly(ROWS, 3), **COX)
+    assert session.phase == "done"
+    assert session.booster.to_xgboost() == model_of(X, label, one_party(ROWS), **COX)
+
+
+def test_leaves_without_hessians_end_a_session_with_a_reason():
+    bare = {**COX, "rounds": 30, "reg_lambda": 0, "min_child_weight": 0, "learning_rate": 1}
+    session = run(X, Y, randomly(ROWS, 3), **bare)
+    assert "a leaf value is not a finite float32" in str(session.error)
+
+
+def tampered(kind, change):
+    """Train over one party, whose answers to queries of this kind are changed."""
+    terms = terms_of(X, 1, **COX)
+    holder, program = HorizontalHolder(lambda: shard_of(X, Y), terms), train(terms, [])
+    query = next(program)
+    while True:
+        answer = np.array(holder.answer(query))
+        if isinstance(query, kind):
+            change(query, answer)
+        query = program.send(answer)
+
+
+def test_impossible_sums_by_time():
+    def wrap(query, answer):
+        answer[:4] = 1 << 62  # their sum is 0 in int64
+
+    def negative(query, answer):
+        answer[answer.size - 2 * sum(query.bins)] = -1
+
+    for kind, change in ((TimesQuery, wrap), (EndRoundQuery, negative)):
+        with pytest.raises(PeerError) as refused:
+            tampered(kind, change)
+        assert refused.value.code == "sums-inconsistent"
 
 
 @pytest.mark.parametrize(
@@ -165,7 +216,8 @@ def test_time_bins_that_a_party_refuses(times):
     terms = terms_of(X, 1, **COX)
     with pytest.raises(Refused):
         start(terms, times).check(terms)
-    assert start(terms, GRID).check(terms) is None
+    for times in GRID, TimeGrid((), (10.0,)):
+        assert start(terms, times).check(terms) is None
 
 
 def start(terms, times):

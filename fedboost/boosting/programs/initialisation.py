@@ -578,7 +578,7 @@ def find_times(
     query = labels.TimesQuery(rows, tuple(starts.tolist()), weight, terms.sets)
     counts = (yield query).reshape(len(terms.sets), 3, -1)
     least = terms.evaluation.min_count
-    if (counts < 0).any() or counts[:, :2].sum() > rows:
+    if counts.min() < 0 or counts[:, :2].max() > rows or counts[:, :2].sum() > rows:
         raise PeerError("sums-inconsistent", "the counts of events by time are negative, or exceed the rows")
     if (counts[:, 0].sum(axis=1) < least).any():
         raise ConfigError(
@@ -614,8 +614,8 @@ def risk_scale(terms: Terms, exponents: Int64, values: tuple[tuple[int, float], 
     if not terms.sums_risk:
         return None
     margin, _, weight = exponents.reshape(3, EXPONENT_CELLS)
-    step = terms.trees.num_parallel_tree * max(0.0, *(value for _, value in values))
-    exponent = bound_exponent(margin) + math.ceil(step / math.log(2.0)) + bound_exponent(weight)
+    step = terms.trees.num_parallel_tree * max(0.0, *(value for _, value in values)) / math.log(2.0)
+    exponent = bound_exponent(margin) + math.ceil(min(step, MAX_RISK_EXPONENT)) + bound_exponent(weight)
     return Scale(min(exponent, MAX_RISK_EXPONENT), labels.START_BITS)
 
 

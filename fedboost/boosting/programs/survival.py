@@ -131,7 +131,7 @@ def curves(table: SurvivalTable, chosen: Sequence[float], rows: int, unit: int) 
 
     told = part(int(table.left.sum()), rows, unit)
     every, whole = of_group(GROUPS[0], table.counts, told), nearest(told, unit)
-    until = [*accumulate(coarse(table.counts.sum(axis=(0, 1)).tolist(), unit, whole) or [0])]
+    until = [*accumulate(coarse(table.counts.sum(axis=(0, 1)).tolist(), unit, whole) or [whole])]
     ends = [next(n for n, rows in enumerate(until, 1) if 3 * rows >= third * whole) for third in (1, 2)]
     thirds = [table.counts[:, :, low:high] for low, high in pairwise([0, *ends, table.grid.cells])]
     sizes = coarse([int(each.sum()) for each in thirds], unit, whole) or [0]

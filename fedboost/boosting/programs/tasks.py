@@ -606,7 +606,7 @@ class _Sums:
         if not query.scores:
             counted, every = int(self._of_all.sum()), rows * bool(query.classes)
             is_sound = counted <= rows if query.survival else counted == every
-            if (self._of_all < 0).any() or not is_sound:
+            if ((self._of_all < 0) | (self._of_all > rows)).any() or not is_sound:
                 raise PeerError("sums-inconsistent", f"the counts by class or time do not fit {rows} rows")
             return
         for sums in self._part.values():

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -121,11 +122,9 @@ class TimeGrid:
 
     def check(self, terms: Terms) -> None:
         """Raise Refused unless these are time bins that the terms allow."""
-        starts, later = self.starts, self.starts[1:]
+        starts = self.starts
         sound = len(self.events) == len(starts) + 1 and {*self.validation} <= {*starts}
-        sound = sound and all(
-            0.0 < a < b < math.inf for a, b in zip(starts, (*later, MAX_LABEL * 2), strict=True)
-        )
+        sound = sound and all(a < b for a, b in pairwise((0.0, *starts, MAX_LABEL * 2)))
         least = terms.evaluation.min_count if terms.columns.weight is None else 0.0
         if not sound or not all(max(least, 0.0) <= each < math.inf for each in self.events):
             raise Refused(
@@ -574,7 +573,7 @@ class EvaluationQuery(OfModel):
         if not self.sets:
             return metrics.noisy_cells(self.scores, self.classes, self.threshold)
         of_all = (3 * metrics.bins(self.threshold) + 2 * metrics.FINE_CELLS) * self.scores + self.classes**2
-        of_all += 2 * (len(self.survival) - 1) * self.by_time[1].cells if self.survival else 0
+        of_all += 2 * (len(self.survival) - 1) * RiskGrid(0.0, 1.0).cells if self.survival else 0
         return (len(self.sets) + len(self.sites)) * self.cells_of_set + of_all
 
     @property
@@ -608,6 +607,8 @@ class EvaluationQuery(OfModel):
 
     def _has_edges(self, times: Float32) -> bool:
         """Return whether no edge can isolate rows: each is one of `times`, or one of a regular grid."""
+        if len(self.survival) < 2:
+            return False
         edges, (start, width, _) = self.by_time
         is_grid = 0.0 < width <= 1.0 and math.frexp(width)[0] == 0.5 and (start / width).is_integer()
         return is_grid and bool(np.isin(edges, times).all() and (np.diff(edges) > 0.0).all())

@@ -160,7 +160,7 @@ class HistogramQuery(BaseQuery):
         check_scales(terms, self.gradient, self.hessian, self.threshold)
         check_nodes(terms, self.tree, self.splits, self.nodes)
         self._check_widths(terms)
-        if bool(self.at_risk) and not (terms.sums_risk and _falls(self.at_risk)):
+        if bool(self.at_risk) and not (terms.sums_risk and falls(self.at_risk)):
             raise Refused("query-times", "the sums of risks in the query are not valid: they do not decrease")
         if self.grouped != (terms.vertical.min_rows_per_bin > 1):
             raise Refused("query-bins", "the query does not group bins as min_rows_per_bin requires")
@@ -259,7 +259,7 @@ class HistogramQuery(BaseQuery):
         return state.grown(self.splits, scales=(self.gradient, self.hessian, self.threshold, self.at_risk))
 
 
-def _falls(sums: tuple[float, ...]) -> bool:
+def falls(sums: tuple[float, ...]) -> bool:
     """Return True if no number is larger than the one before, and all are positive and finite."""
     return 0.0 < sums[-1] <= sums[0] < float("inf") and all(a >= b for a, b in pairwise(sums))
 
@@ -543,7 +543,10 @@ class EndRoundQuery(BaseQuery):
         """Return, for each set of rows, the risks in each time bin and later, and the weight of the events in
         each time bin: float64 [bins] each."""
         assert self.risk is not None
-        parts = pieces(total[total.size - 2 * sum(self.bins) :], [2 * bins for bins in self.bins])
+        own = total[total.size - 2 * sum(self.bins) :]
+        if own.min() < 0:
+            raise PeerError("sums-inconsistent", "the sums of risks, or of events, by time are negative")
+        parts = pieces(own, [2 * bins for bins in self.bins])
         each = [part.astype(np.float64).reshape(2, -1) for part in parts]
         return [(sum_later(risk) / self.risk.factor, of / self.weight.factor) for risk, of in each]
 

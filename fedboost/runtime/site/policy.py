@@ -463,7 +463,10 @@ def _min_parties(policy: Policy, terms: Terms, party: str) -> Breach | None:
     if terms.min_roster < limit:
         why = f'the terms let a session shrink to {terms.min_roster} parties (on_loss = "shrink")'
         return Breach("min_parties", str(limit), why, f"set quorum = {limit}", terms.min_roster)
-    alike = terms.columns.group_of(party, terms.holders, terms.task.trains)
+    # results by level are also about the rows without a level: those of the parties that lack the column
+    lacked = {name for names in terms.columns.absent.values() for name in names}
+    apart = terms.task.trains or bool(lacked.intersection(terms.evaluation.subgroups))
+    alike = terms.columns.group_of(party, terms.holders, apart)
     if alike < limit and terms.protection.hides:
         why = f"with columns.absent, some sums are over only {alike} of {holders} parties, this one included"
         return Breach("min_parties", str(limit), why, "remove these columns from the features", alike)
@@ -549,7 +552,8 @@ def _min_count(policy: Policy, terms: Terms, party: str) -> Breach | None:
 
 
 def _min_count_of_results_besides_trees(policy: Policy, terms: Terms, party: str) -> Breach | None:
-    return _min_count(policy, terms, party) if terms.evaluation.reference or have_folds(terms) else None
+    tells = terms.evaluation.reference or have_folds(terms) or terms.sums_risk
+    return _min_count(policy, terms, party) if tells else None
 
 
 # ---- what terms have that keys forbid ----------------------------------------------------------------

@@ -90,6 +90,28 @@ def test_min_parties_counts_those_that_absent_columns_set_apart():
     assert accepted(policy(**rules), counts)
 
 
+def test_bins_of_time_have_as_many_events_as_other_counts():
+    columns = {"label": "t", "label_upper_bound": "u", "numeric": ["age"]}
+    asked, rules = offered(columns=columns, objective="survival:cox"), policy(columns="any", risk_sums=True)
+    assert accepted(rules, asked)
+    assert refused(rules, asked.changed(min_count=9)) == "min_count = 10, but the terms have min_count = 9"
+
+
+def test_results_by_levels_of_an_absent_column_set_apart_those_that_lack_it():
+    """Their rows are those without a declared level."""
+    columns = {"label": "y", "numeric": ["age"], "categorical": {"sex": ["F", "M"]}}
+    columns["absent"] = {"north": ["sex"]}
+    known = offered(SIX, columns=columns)
+    one = Booster(known.objective.loss, 0.5, known.columns.features, (), 1, ("sex",))
+    model = continuation.written(one, known.columns)
+    asked = known.changed(program="evaluate", subgroups=["sex"], xgb_model=model)
+    opened = policy(columns="any", parties="any", evaluate="any", subgroups=True)
+    assert refused(opened, asked).startswith(
+        "min_parties = 3, but with columns.absent, some sums are over only 1"
+    )
+    assert accepted(opened, asked.changed(subgroups=[]))
+
+
 def test_subsample():
     """Sums over sets of rows that are known add up to single rows, masks or not."""
     assert refused(policy(), offered(subsample=0.9)) == "subsample = 1, but the terms have subsample = 0.9"
