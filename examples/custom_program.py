@@ -15,12 +15,13 @@ from pathlib import Path
 import numpy as np
 
 import fedboost as fb
-from fedboost.boosting.programs.boosting import end_round, grow_tree
+from fedboost.boosting.programs.boosting import end_query, grow_tree, split_end
 from fedboost.boosting.programs.initialisation import Scales, find_base_score, find_cut_points, model_of
 from fedboost.boosting.queries import Query
 from fedboost.boosting.queries.base import CONSTANT_TREE
 from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.gbdt.booster import Booster
+from fedboost.gbdt.tree import NO_SPLITS
 from fedboost.protocol.contracts import GrownTrees
 from fedboost.runtime.local.cluster import LocalCluster
 
@@ -34,14 +35,16 @@ def train(terms: fb.Terms, grown: GrownTrees) -> Generator[Query, np.ndarray, Bo
     cut_points = yield from find_cut_points(terms, rows, counts[1:])
     score = yield from find_base_score(terms, rows, cut_points, scales)
     constant = tuple((root, terms.objective.loss.margin(score)) for root in terms.roots)
-    exponents, *_ = yield from end_round(terms, rows, CONSTANT_TREE, (), constant, scales)
+    end = end_query(terms, rows, CONSTANT_TREE, NO_SPLITS, constant, scales)
+    exponents, *_ = split_end(terms, end, (yield end))
     trees = []
     for number in range(terms.trees.rounds):
         scales = Scales.of(terms, exponents) if terms.needs_exponent_counts else scales
         slower = terms.changed(learning_rate=terms.trees.learning_rate * SHRINK**number)
         tree, splits = yield from grow_tree(slower, rows, number, cut_points, scales, grown)
         values = tuple((leaf, tree.value[leaf]) for leaf in tree.leaves)
-        exponents, *_ = yield from end_round(terms, rows, number, splits, values, scales)
+        end = end_query(terms, rows, number, splits, values, scales)
+        exponents, *_ = split_end(terms, end, (yield end))
         trees += tree.parts(len(terms.roots))  # one tree per output
     return model_of(terms, score, trees)
 

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, assert_never
+from typing import assert_never
 
 import numpy as np
 
@@ -34,7 +34,6 @@ from fedboost.gbdt.histogram import Layout, Rows
 from fedboost.gbdt.kernels.bins import weigh_residuals
 from fedboost.gbdt.kernels.histogram import sum_pairs
 from fedboost.gbdt.objectives.built_in import Cox, RiskSets, sum_risks
-from fedboost.gbdt.objectives.objective import Objective
 from fedboost.gbdt.partition import UNBINNED, Bins, GrowingRows
 from fedboost.gbdt.sampling import ALL_ROWS, Mask, NormSample, RowSampling, Sampler, bootstrap, subsample
 from fedboost.gbdt.target_means import ALL, EncodedColumn, Folds, Slots, folds_of
@@ -265,11 +264,6 @@ NO_RISK_SETS = RiskSets(np.zeros(0, np.float32), np.zeros(1), np.ones(1))
 """Placeholder until a tree's sums of risks are known."""
 
 
-def _risks(bins: Any, loss: Objective, *rows: Any) -> Int64:
-    starts, *scales = bins
-    return sum_risks(starts, *rows, *scales)
-
-
 class HorizontalHolder(GrowingHolder):
     """Holder for a party that has all columns, in one training session."""
 
@@ -443,9 +437,10 @@ class HorizontalHolder(GrowingHolder):
             parts.append(self._gradients.count_exponents(loss.start if self._terms.sums_risk else loss))
         if query.sizes:
             parts.append(self._gradients.count_norms(self._terms.trees.reg_lambda, self._sets[metrics.TRAIN]))
-        for rows in query.sets if query.risk is not None else ():
-            scales = self._time_grid.of(rows), query.risk, query.weight
-            parts.append(self._gradients.sum_rows(partial(_risks, scales), self._sets[rows]))
+        if query.risk is not None:
+            for rows in query.sets:
+                sums = partial(sum_risks, self._time_grid.of(rows), query.risk, query.weight)
+                parts.append(self._gradients.sum_rows(sums, self._sets[rows]))
         return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts])
 
     @property

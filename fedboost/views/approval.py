@@ -228,7 +228,9 @@ def few_rows(terms: Terms) -> str:
 
 
 def _description(terms: Terms) -> tuple[Lines, str]:
-    of_label = "rows of each value" if class_names(terms) else "quantiles"
+    is_time = terms.objective.loss.risk_sign and terms.noise is None
+    of_times = "Kaplan-Meier curve with numbers at risk" if is_time else "quantiles"
+    of_label = "rows of each value" if class_names(terms) else of_times
     of = "the rows that the sites have in common" if terms.blocks else "the rows of all sites together"
     does = [("describes", f"{of}; nothing is trained")]
     if terms.evaluation.level_names:
@@ -239,12 +241,10 @@ def _description(terms: Terms) -> tuple[Lines, str]:
         names = f"NAMES OF LEVELS of {listed(terms.evaluation.level_names)} LEAVE THIS SITE"
         does.append(("level names", f"{names}: {known}; {who}"))
     by_site = "; FOR EACH SITE SEPARATELY, its rows, and those without a declared value of each feature"
+    by_site *= terms.evaluation.party_metrics
     return does, (
         "number of rows, missing values, rows of each declared level and of other levels, quantiles of "
-        "numeric columns; "
-        f"for the label {delimited(terms.columns.label)}, {of_label}"
-        + by_site
-        * terms.evaluation.party_metrics
+        f"numeric columns; for the label {delimited(terms.columns.label)}, {of_label}{by_site}"
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedboost.gbdt import metrics
 from fedboost.gbdt.booster import IMPORTANCES, Booster
-from fedboost.gbdt.metrics import OF_PARTY, TRAIN, VALIDATION, grows, is_metric, own_name
+from fedboost.gbdt.metrics import OF_PARTY, PARTIAL_LIKELIHOOD, TRAIN, VALIDATION, grows, is_metric, own_name
 from fedboost.results.base import Row
 from fedboost.results.model import (
     ACCOUNTED,
@@ -232,6 +232,12 @@ def _first_charts(result: ModelReport) -> Iterator[Block]:
             "The curves show metrics over the rows of all parties after each round, rounded to four "
             "significant digits. Parties do not sign these numbers."
         )
+        if PARTIAL_LIKELIHOOD in kinds:
+            yield note(
+                f"{PARTIAL_LIKELIHOOD} grows with the number of rows at risk, so do not compare training and "
+                "held-out rows. A prediction is a hazard ratio: of 2 to 1, the hazard is twice as high. "
+                "fedboost evaluate reports the C-index and survival by predicted risk."
+            )
         if len(kinds) > MAX_CHARTS:
             yield note(f"The table contains {counted(len(kinds) - MAX_CHARTS, 'more metric')}.")
         rows = [

@@ -279,7 +279,8 @@ def _of_survival(result: Evaluation, label: str) -> Iterator[Block]:
         "C-index: of two rows, one of which is known to have its event first, how often that one has the "
         "higher predicted risk (0.5: by chance). AUC: the same for rows with an event until a time and rows "
         "without. Brier score: mean squared error of the predicted probability (lower is better). Curves are "
-        f"Kaplan-Meier estimates, which end where fewer than {least} rows are at risk."
+        f"Kaplan-Meier estimates, which end where fewer than {least} rows are at risk. “±” is the largest "
+        "rounding error, not a confidence interval."
     )
 
 
@@ -467,7 +468,12 @@ def hints(result: Description) -> Iterator[Hint]:
         elif missing is not None and missing > MUCH_MISSING * rows:
             part = f"is missing in {missing / max(rows, 1):.0%} of the rows"
             yield Hint("column", column.name, part, "check that it has the same name at all sites")
-        lacking = [n for n, site in result.sites.items() if 0 < site.rows == site.missing[column.name]]
+        lacking = [
+            name
+            for name, site in result.sites.items()
+            if 0 < site.rows == site.missing[column.name]
+            and column.name not in result.terms.columns.absent.get(name, ())
+        ]
         if lacking and not is_empty:
             part = f"has {'no' if least == 1 else 'hardly any'} declared values at {listed(lacking)}"
             yield Hint("column", column.name, part, "check there how the column is named and filled")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -524,16 +524,10 @@ def sum_later(values: Float64) -> Float64:
     return out
 
 
-def sum_risks(
-    starts: Float32, margin: Float64, label: Float32, weight: Float32, risks: Scale, weights: Scale
-) -> Int64:
+def sum_risks(starts: Float32, risks: Scale, weights: Scale, _: Objective, *rows: Any) -> Int64:
     """Return the sums of weight * e**margin, then of the weights of events, by time bin: int64 [2 * bins].
-
-    Args:
-        starts: float32 [bins - 1], as in `RiskSets`.
-        margin, label, weight: of the rows, at most 2**20 of them.
-        risks, weights: scales of the two kinds of sums.
-    """
+    risks, weights: scales of these sums; rows: margins, labels and weights, of at most 2**20 rows."""
+    margin, label, weight = rows
     bins, size = np.searchsorted(starts, label[0], side="right"), starts.size + 1
     events = weights.encode(weight * (label[1] < np.inf))
     units = risks.encode(weight * kernels.exps(margin)), events
