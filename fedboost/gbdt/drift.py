@@ -3,8 +3,9 @@
 
 The counts of all parties are added together. The totals do not depend on which party has which row."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -117,18 +118,23 @@ def edges_of(cuts: Float32) -> Float64:
 def runs(counts: Int64, floor: int, empty: bool = True) -> list[list[int]]:
     """Join neighbouring bins into groups with enough rows. Returns the bin numbers in each group. counts:
     int64 [bins]; floor: minimum number of rows; empty: if True, a group may also have no rows."""
+    return runs_of(counts, lambda rows: rows >= floor or (empty and rows == 0))
+
+
+def runs_of(counts: Int64, suffices: Callable[[Any], bool]) -> list[list[int]]:
+    """Join neighbouring bins into groups. Returns the bin numbers in each group. counts: int64 [..., bins];
+    suffices: returns whether bins with these total counts may be a group."""
     out: list[list[int]] = []
     held: list[int] = []
-    for place in range(counts.size):
+    for place in range(counts.shape[-1]):
         held.append(place)
-        rows = int(counts[held].sum())
-        if rows >= floor or (empty and rows == 0):
+        if suffices(counts[..., held].sum(axis=-1)):
             out.append(held)
             held = []
     # Too few rows are left at the end: they join the last group, and others before it until these suffice.
     while held and out:
         held = out.pop() + held
-        if counts[held].sum() >= floor:
+        if suffices(counts[..., held].sum(axis=-1)):
             out.append(held)
             held = []
     return out or ([held] if held else [])

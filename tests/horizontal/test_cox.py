@@ -81,20 +81,28 @@ def test_risk_sets_in_bins_approach_those_of_each_time():
         assert close / 50 < abs(session.history[-1].metrics["cox-nloglik"] - exact) < close
 
 
-def test_every_bin_has_enough_events_and_no_or_enough_other_rows():
+def with_few_at_the_end():
+    """Bounds of times: sixty rows leave at the first time of all, and five at the last."""
+    place = np.argsort(np.argsort(Y[0]))
+    time = np.where(place < 60, Y[0].min(), Y[0])
+    return np.stack([time, np.where((place < 60) | (place >= ROWS - 5), np.inf, time)]).astype(np.float32)
+
+
+@pytest.mark.parametrize("labels", [Y, with_few_at_the_end()], ids=["spread", "few at the end"])
+def test_every_bin_has_enough_events_and_no_or_enough_other_rows(labels):
     settings = {**COX, "min_count": 12, "validation_fraction": 0.3}
     terms = terms_of(X, 1, **settings)
-    holder = HorizontalHolder(lambda: shard_of(X, Y), terms)
+    holder = HorizontalHolder(lambda: shard_of(X, labels), terms)
     program = train(terms, [])
     query = next(program)
     while not any(isinstance(part, StartQuery) for part in query.parts):
         query = program.send(holder.answer(query))
     (start,) = (part for part in query.parts if isinstance(part, StartQuery))
-    assert {*start.times.validation} < {*start.times.starts}
+    assert {*start.times.validation} <= {*start.times.starts}
     for name in metrics.TRAIN, metrics.VALIDATION:
         of = holder._sets[name]
-        bins = np.searchsorted(start.times.of(name), Y[0][of], side="right")
-        event = np.isfinite(Y[1][of])
+        bins = np.searchsorted(start.times.of(name), labels[0][of], side="right")
+        event = np.isfinite(labels[1][of])
         events, others = (np.bincount(bins[kind], minlength=bins.max() + 1) for kind in (event, ~event))
         assert events.min() >= 12
         assert all(number == 0 or number >= 12 for number in others)

@@ -26,6 +26,7 @@ from fedboost.gbdt.cut_points import (
     Quantiles,
     keys_to_floats,
 )
+from fedboost.gbdt.drift import runs_of
 from fedboost.gbdt.histogram import STATS
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.metrics import DIGITS
@@ -586,26 +587,20 @@ def find_times(
             f"{terms.objective.name} needs at least {least} events (min_count) among the training rows and "
             f"among the validation rows: use more rows, or another validation_fraction",
         )
-    places = [_joined(own[:2], least) for own in counts[:1]]
-    for own in counts[1:]:
-        edges = np.concatenate([[0], places[0]])
-        places.append(places[0][_joined(np.add.reduceat(own[:2], edges, axis=1), least) - 1])
-    events = np.add.reduceat(counts[0, 2], np.concatenate([[0], places[0]])) / weight.factor
-    grid, *validation = [tuple(starts[own - 1].tolist()) for own in places]
+    bins = _joined(counts[0, :2], least)
+    firsts = np.append(0, bins)
+    events = np.add.reduceat(counts[0, 2], firsts) / weight.factor
+    others = [np.add.reduceat(own[:2], firsts, axis=1) for own in counts[1:]]
+    grids = [bins, *(bins[_joined(own, least) - 1] for own in others)]
+    grid, *validation = [tuple(starts[own - 1].tolist()) for own in grids]
     return features, labels.TimeGrid(grid, tuple(events.tolist()), *validation)
 
 
 def _joined(counts: Int64, least: int) -> Int64:
     """Join neighbouring bins until each has at least `least` events, and no or at least `least` other rows.
     Returns the first bin of each group but the first. counts: int64 [2, bins], events and censored rows."""
-    firsts, held = [0], np.zeros(2, np.int64)
-    for place, own in enumerate(counts.T):
-        held = held + own
-        if held[0] >= least and (held[1] == 0 or held[1] >= least):
-            firsts.append(place + 1)
-            held = np.zeros(2, np.int64)
-    # rows after the last complete group are added to it
-    return np.array(firsts[1:-1], np.int64)
+    groups = runs_of(counts, lambda held: held[0] >= least and (held[1] == 0 or held[1] >= least))
+    return np.array([group[0] for group in groups[1:]], np.int64)
 
 
 def risk_scale(terms: Terms, exponents: Int64, values: tuple[tuple[int, float], ...]) -> Scale | None:
