@@ -136,13 +136,13 @@ class PartialLikelihood(Mean):
     def sums(
         self, loss: Objective, margin: Float64, label: Float32, weights: Float32, weight: Scale
     ) -> Int64:
+        if isinstance(loss, Cox) and loss.sets is not None:
+            return super().sums(loss, margin, label, weights, weight)
         is_event = label[1] < np.inf
-        losses = np.where(is_event, -margin, 0.0)
-        if not isinstance(loss, Cox) or loss.sets is None:
-            sets = RiskSets.of_rows(label[0], is_event, weights * kernels.exps(margin), weights)
-            later = kernels.logs(np.where(sets.at_risk > 0.0, sets.at_risk, 1.0))[sets.bins(label[0])]
-            events = float(weights[is_event].sum(dtype=np.float64)) or 1.0
-            losses = np.where(is_event, later - margin, 0.0) * (weights.sum(dtype=np.float64) / events)
+        sets = RiskSets.of_rows(label[0], is_event, weights * kernels.exps(margin), weights)
+        later = kernels.logs(np.where(sets.at_risk > 0.0, sets.at_risk, 1.0))[sets.bins(label[0])]
+        events = float(weights[is_event].sum(dtype=np.float64)) or 1.0
+        losses = np.where(is_event, later - margin, 0.0) * (weights.sum(dtype=np.float64) / events)
         out = np.zeros(self.cells, np.int64)
         add_limbs(losses, weights, out)
         return out
@@ -437,7 +437,9 @@ METRICS: dict[str, Metric] = {
     "gamma-nloglik": Mean(lambda loss, margin, label: label * kernels.exps(-margin) + margin, signed=True),
     "gamma-deviance": Mean(gamma_deviance_losses, signed=True),
     "aft-nloglik": Mean(aft_losses, signed=True),
-    PARTIAL_LIKELIHOOD: PartialLikelihood(aft_losses, signed=True),
+    PARTIAL_LIKELIHOOD: PartialLikelihood(
+        lambda loss, margin, label: np.where(label[1] < np.inf, -margin, 0.0), signed=True
+    ),
     "interval-regression-accuracy": Mean(within_losses, grows=True),
     "mlogloss": BoundedLoss(kernels.softmax_losses),
     "merror": MultiError(),

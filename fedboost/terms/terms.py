@@ -325,9 +325,8 @@ class Terms(Flat):
             default = default if default in COUNTED else "rmse"
         own = self.evaluation.eval_metric or (default,)
         if self.task.measures and self.objective.loss.risk_sign and self.noise is None:
-            # several parties' risk sets are known only while a model trains
-            unknown = {PARTIAL_LIKELIHOOD} if not self.vertical.is_used else set()
-            own = tuple(name for name in dict.fromkeys((CINDEX, *own)) if name not in unknown)
+            # Risk sets are known only while a model trains, and a row's part in their loss has no bound.
+            own = tuple(name for name in dict.fromkeys((CINDEX, *own)) if name != PARTIAL_LIKELIHOOD)
         trials = range(len(self.objective.candidates))
         return tuple(f"{trial}{OF_TRIAL}{name}" for trial in trials for name in own) or own
 

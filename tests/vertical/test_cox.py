@@ -4,9 +4,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import xgboost
-from columns_apart import LAYOUTS, pooled, terms_of, train_apart
+from columns_apart import LAYOUTS, matched, pooled, scattered, terms_of, train_apart
 from encrypted_turn import needs_paillier
 
+import fedboost as fb
 from fedboost.errors import ConfigError
 
 COLUMNS = {"label_upper_bound": "until"}
@@ -40,6 +41,16 @@ def test_the_loss_is_xgboosts_of_the_same_model():
     of = xgboost.DMatrix(np.zeros((time.size, 1)), np.where(until < np.inf, time, -time), base_margin=margins)
     said = float(xgboost.Booster({"objective": "survival:cox"}, [of]).eval(of).split(":")[-1])
     assert result.history[-1]["cox-nloglik"] == pytest.approx(said, rel=1e-3)
+
+
+def test_a_joint_evaluation_has_the_c_index_of_one_table():
+    """And no loss of risk sets: how far one row could change it has no bound."""
+    layout, table = LAYOUTS["two holders"], table_of()
+    tables, common = scattered(layout, table)
+    result = fb.simulate(matched(layout, **SETTINGS), tables)
+    found = fb.evaluate(result.party_models or result.model, tables)
+    assert [*found.metrics] == ["cindex"]
+    assert found.summary == fb.evaluate(result.model, {"one": common}, terms_of(**SETTINGS)).summary
 
 
 @needs_paillier
