@@ -195,6 +195,16 @@ def test_counts_that_wrap_around_are_refused(model):
         summary_of(agreed, query, total)
 
 
+def test_first_counts_that_wrap_around_are_refused(model):
+    agreed = evaluation_terms(model)
+    query = MagnitudesQuery(agreed.metrics)
+    for first in (query.exponents, -survival.FIRST_GRID.cells):
+        counts = np.zeros(query.cells, np.int64)
+        counts[first:][:4] = 1 << 62  # their sum is 0 in int64
+        with raised(PeerError, "sums-inconsistent"):
+            measuring_query(agreed, query, 900, counts)
+
+
 @dataclass(frozen=True)
 class Hazards(AcceleratedFailureTime):
     """An objective whose model has no baseline hazard, like Cox's."""

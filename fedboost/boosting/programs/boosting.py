@@ -39,7 +39,7 @@ from fedboost.boosting.queries.base import CONSTANT_TREE
 from fedboost.boosting.queries.labels import StartQuery, TimeGrid, Times
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.errors import ConfigError, TrainingStopped, TreeAborted
-from fedboost.fixedpoint import Int64, Scale
+from fedboost.fixedpoint import Int64
 from fedboost.gbdt import metrics
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import CutPoints
@@ -101,9 +101,9 @@ def begin(terms: Terms) -> Generator[OfTurn, Int64, TrainingStart]:
     start = None if score is None else StartQuery(rows, cut_points, *scales.of_start, levels.means, times)
     if score is None:
         score = yield from find_base_score(terms, rows, cut_points, scales, levels.means, times)
-    values = constant_values(terms, score)
-    risk = risk_scale(terms, counts, values)
-    end = end_query(terms, rows, CONSTANT_TREE, NO_SPLITS, values, scales, risk, times)
+    end = end_query(
+        terms, rows, CONSTANT_TREE, NO_SPLITS, constant_values(terms, score), scales, times, counts
+    )
     ahead = scales.ahead(terms)
     root = root_ahead(terms, rows, 0, GrowthSettings(terms, cut_points), ahead)
     started, ended, root_sums = yield from end_and_begin(terms, start, end, root)
@@ -136,8 +136,7 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster |
             tree, splits = yield from grow_tree(terms, rows, number, ground, own, grown, root_sums)
             leaves = tree.leaves
             values = tuple(zip(leaves, map(tree.value.__getitem__, leaves), strict=True))
-            risk = risk_scale(terms, exponents, values)
-            end = end_query(terms, rows, number, splits, values, scales, risk, times)
+            end = end_query(terms, rows, number, splits, values, scales, times, exponents)
             ahead = scales.ahead(terms, exponents, values)
             root = root_ahead(terms, rows, number + 1, ground, ahead)
             _, ended, root_sums = yield from end_and_begin(terms, None, end, root)
@@ -178,14 +177,17 @@ def end_query(
     splits: Splits,
     values: tuple[tuple[int, float], ...],
     scales: Scales,
-    risk: Scale | None = None,
     times: TimeGrid | None = None,
+    exponents: Int64 | None = None,
 ) -> EndRoundQuery:
-    """Return the query that ends a round: it moves the margins by the leaf values and asks for metrics. risk,
-    times: scale of the sums of risks by time bin, if these are needed, too."""
+    """Return the query that ends a round: it moves the margins by the leaf values and asks for metrics.
+    times, exponents: time bins by which risks are summed, too, and exponent counts of e**margin before."""
     measured = terms.metrics, scales.weight, terms.needs_exponent_counts, terms.sets
-    bins = () if times is None else tuple(times.of(name).size + 1 for name in terms.sets)
-    return EndRoundQuery(rows, number, splits, values, *measured, terms.draws.by_gradient_norm, risk, bins)
+    asked = rows, number, splits, values, *measured, terms.draws.by_gradient_norm
+    if times is None or exponents is None:
+        return EndRoundQuery(*asked)
+    bins = tuple(times.of(name).size + 1 for name in terms.sets)
+    return EndRoundQuery(*asked, risk_scale(terms, exponents, values), bins)
 
 
 def split_end(terms: Terms, end: EndRoundQuery, total: Int64) -> tuple[Int64, Int64, Times, dict[str, float]]:

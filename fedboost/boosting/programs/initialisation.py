@@ -603,11 +603,9 @@ def _joined(counts: Int64, least: int) -> Int64:
     return np.array([group[0] for group in groups[1:]], np.int64)
 
 
-def risk_scale(terms: Terms, exponents: Int64, values: tuple[tuple[int, float], ...]) -> Scale | None:
-    """Return the scale of the sums of risks after a tree, or None if they are not summed. exponents: counts
-    of e**margin before the tree; values: leaf values of the tree."""
-    if not terms.sums_risk:
-        return None
+def risk_scale(terms: Terms, exponents: Int64, values: tuple[tuple[int, float], ...]) -> Scale:
+    """Return the scale of the sums of risks after a tree. exponents: exponent counts of e**margin before the
+    tree; values: leaf values of the tree."""
     margin, _, weight = exponents.reshape(3, EXPONENT_CELLS)
     step = terms.trees.num_parallel_tree * max(0.0, *(value for _, value in values)) / math.log(2.0)
     exponent = bound_exponent(margin) + math.ceil(min(step, MAX_RISK_EXPONENT)) + bound_exponent(weight)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedboost.boosting.programs import rounding
+from fedboost.errors import PeerError
 from fedboost.fixedpoint import Float32, Int64
 from fedboost.gbdt.metrics import OfSurvival, metric_of
 from fedboost.gbdt.objectives.objective import Objective
@@ -20,6 +21,13 @@ from fedboost.terms.terms import Terms
 Figures = dict[str, Any]
 GROUPS = "all", "low", "middle", "high"
 """Names of the groups of rows that have curves: all rows, and thirds by predicted risk."""
+
+
+def check_events(events: Int64, every: Int64, rows: int) -> None:
+    """Raise PeerError unless counts of events, and of all rows with a known time, fit the number of rows."""
+    counts = np.concatenate([events, every])
+    if ((counts < 0) | (counts > rows)).any() or not events.sum() <= every.sum() <= rows:
+        raise PeerError("sums-inconsistent", "the counts of events do not fit the number of rows")
 
 
 def time_edges(times: Float32, events: Int64, chosen: Sequence[float], unit: int) -> list[float]:

@@ -158,25 +158,23 @@ def describe(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
     if query.figures:
         yield from align(terms)
     total = yield query
-    rows, missing, levels, classes = _parts_of(query, total[: query.counts])
-    if not 0 < rows < ROWS or (total < 0).any() or (total[: query.counts] > rows).any():
+    counts, others, by_time = query.split(total)
+    rows, missing, levels, classes = _parts_of(query, counts)
+    if not 0 < rows < ROWS or (total < 0).any() or (counts > rows).any():
         raise PeerError(
             "sums-inconsistent",
             f"the parties report an impossible number of rows ({rows} in total), or an impossible number of "
             f"missing values or of rows with a level",
         )
     require_enough(terms, rows)
-    by_time = total[query.cells - 2 * query.times :].reshape(2, -1)
-    if by_time.size and not by_time[0].sum() <= by_time[1].sum() <= rows:
-        raise PeerError("sums-inconsistent", "the counts of events do not fit the number of rows")
+    survival.check_events(by_time[0], by_time[1], rows)
     if query.figures:
-        figures = total[query.counts : query.cells - 2 * query.times]
-        numbers = [*map(decoded, figures.reshape(-1, query.SIZE))]
+        numbers = [*map(decoded, others.reshape(-1, query.SIZE))]
         return Outcome(no_model(terms), _summary(terms, rows, missing, numbers, levels, classes, by_time))
     if any(sum(each) != rows for each in (*levels, *filter(None, [classes]))):
         raise PeerError("sums-inconsistent", f"the counts of a column do not sum to {rows} rows")
     own = [rows, *missing, *(each[0] + each[-1] for each in levels)]
-    by_site = total[query.counts : query.cells - 2 * query.times].reshape(-1, len(own))
+    by_site = others.reshape(-1, len(own))
     if query.sites and by_site.sum(axis=0).tolist() != own:
         raise PeerError("sums-inconsistent", "the counts of the sites do not sum to those of all rows")
     quantiles = Quantiles(terms.histograms.max_bin, rows, len(tasks.gridded(terms)))
@@ -450,8 +448,7 @@ def measuring_query(terms: Terms, query: MagnitudesQuery, rows: int, counts: Int
     if (times := query.times) is None:
         return found
     events, risks = np.split(counts[query.exponents :], [times.size + 1])
-    if not 0 <= events.sum() <= risks.sum() <= rows or min(events.min(), risks.min()) < 0:
-        raise PeerError("sums-inconsistent", "the counts of events do not fit the number of rows")
+    survival.check_events(events, risks, rows)
     edges = survival.time_edges(times, events, metrics.chosen_times(query.metrics), unit)
     return replace(found, survival=(*risk_grid(risks, unit)[:2], *edges))
 

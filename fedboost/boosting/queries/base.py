@@ -39,6 +39,7 @@ from fedboost.terms.training import MAX_DEPTH, MAX_METRICS
 
 CONSTANT_TREE = -1
 OF_PARTIES = " by party"
+"""End of the name of a query that asks for figures of individual parties."""
 MAX_ROWS = 1 << 48
 """Exclusive upper bound on the number of rows in a sum."""
 MAX_NODES = 2 << MAX_DEPTH

@@ -274,7 +274,7 @@ class BinCountsQuery(base.Stateless, base.BaseQuery):
 # ---- The query that counts the rows, missing values, categories and labels of all parties ---------------
 
 
-SUMMARY_BY_PARTY = "SummaryQuery by party"
+SUMMARY_BY_PARTY = f"SummaryQuery{base.OF_PARTIES}"
 
 
 @dataclass(frozen=True)
@@ -337,6 +337,12 @@ class SummaryQuery(base.Stateless, base.BaseQuery):
     def counts(self) -> int:
         """Number of cells before those of figures."""
         return 1 + self.numeric + sum(levels + 2 for levels in self.levels) + self.classes
+
+    def split(self, total: Int64) -> tuple[Int64, Int64, Int64]:
+        """Split a sum of answers into counts of rows, entries about columns or sites, and counts by time,
+        int64 [2, times]."""
+        counts, others, by_time = np.split(total, [self.counts, self.cells - 2 * self.times])
+        return counts, others, by_time.reshape(2, -1)
 
     @property
     def cells(self) -> int:

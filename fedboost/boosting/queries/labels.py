@@ -410,7 +410,7 @@ ROW_COUNTS = 3
 """Number of row counts at the start of the answer to a MagnitudesQuery."""
 ALL = "all"
 """Name of the set of all rows."""
-EVALUATION_BY_PARTY = "EvaluationQuery by party"
+EVALUATION_BY_PARTY = f"EvaluationQuery{base.OF_PARTIES}"
 """Name of the query in logs if it includes metrics of individual parties."""
 
 

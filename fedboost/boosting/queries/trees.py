@@ -430,7 +430,7 @@ class SumsQuery(base.BaseQuery):
 
 # ---- The query that ends a round: leaf values are applied, and metrics are measured ---------------------
 
-BY_PARTY = "EndRoundQuery by party"
+BY_PARTY = f"EndRoundQuery{base.OF_PARTIES}"
 """Name of the query in logs if it includes metrics of individual parties."""
 
 

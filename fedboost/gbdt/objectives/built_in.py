@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale
@@ -29,8 +28,8 @@ from fedboost.gbdt.objectives.objective import (
     first,
     first_beyond,
 )
+from fedboost.gbdt.sampling import Mask
 
-Mask = npt.NDArray[np.bool_]
 _Loss = TypeVar("_Loss", bound=HasGradients)
 MAX_NEWTON_STEP = 4.0
 """Maximum length of a step from base margins. Longer steps overshoot, because the hessian changes."""
@@ -567,7 +566,7 @@ class Cox(Objective):
     has_risk_sets = True
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
-        time, is_event = np.ascontiguousarray(label[0]), label[1] < np.inf
+        time, is_event = label[0], label[1] < np.inf
         risk, sets = weight * kernels.exps(margin), self.sets
         if sets is None:
             among = np.ones(time.size, np.bool_) if self.trained is None else self.trained

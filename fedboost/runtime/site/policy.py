@@ -545,7 +545,8 @@ def _min_count(policy: Policy, terms: Terms, party: str) -> Breach | None:
     return _limit("min_count", lambda terms: terms.evaluation.min_count, "min_count")(policy, terms, party)
 
 
-def _min_count_of_results_besides_trees(policy: Policy, terms: Terms, party: str) -> Breach | None:
+def _few_rows(policy: Policy, terms: Terms, party: str) -> Breach | None:
+    """Return the breach of `min_count` by training results other than trees; None if there is none."""
     tells = terms.evaluation.reference or have_folds(terms) or terms.sums_risk
     return _min_count(policy, terms, party) if tells else None
 
@@ -590,6 +591,11 @@ def _validates(terms: Terms) -> str:
     if terms.columns.validation is not None:
         return f"the terms have the validation column {quoted(terms.columns.validation)!r}"
     return f"the terms have validation_fraction = {terms.evaluation.validation_fraction:g}"
+
+
+def _some_rows(terms: Terms) -> str:
+    rows = terms.evaluation.evaluate_rows
+    return "" if rows == "all" else f"the terms evaluate a model on {rows} rows"
 
 
 _metrics_at_thresholds = _forbids("metrics_at_thresholds", _at_threshold)
@@ -717,11 +723,6 @@ _bits = _limit(
 )
 
 
-def _some_rows(terms: Terms) -> str:
-    rows = terms.evaluation.evaluate_rows
-    return "" if rows == "all" else f"the terms evaluate a model on {rows} rows"
-
-
 _OF_EVERY_TASK: tuple[Rule, ...] = (_protections, _on_loss, _min_parties, _colluding, _bits)
 _OF_TRAINING: tuple[Rule, ...] = (
     *(*_OF_EVERY_TASK, _budget),
@@ -738,7 +739,7 @@ _OF_TRAINING: tuple[Rule, ...] = (
     *(_unless_noise_hides(_min_rows_per_leaf), _of_levels),
     _unless_noise_hides(_forbids("target_means", _levels_summed)),
     *(_max_metrics, _metrics_at_thresholds, _party_metrics),
-    *(_forbids("validation", _validates, "remove the validation rows"), _min_count_of_results_besides_trees),
+    *(_forbids("validation", _validates, "remove the validation rows"), _few_rows),
 )
 _OF_COUNTS: tuple[Rule, ...] = (*_OF_EVERY_TASK, _budget, _of_levels, _min_count)
 _OF_EVALUATIONS: tuple[Rule, ...] = (
