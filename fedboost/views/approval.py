@@ -486,7 +486,8 @@ def _participants(terms: Terms) -> list[Entry]:
         (
             "aggregator",
             f"sees {terms.protection.aggregator_observes}"
-            + (f", except this site's own {own}" if hidden else ""),
+            + (f", except this site's own {own}" if hidden else "")
+            + (", and sums over the sites that lack a column" if terms.columns.absent else ""),
         ),
         *_other_sites(terms),
         (

@@ -9,7 +9,6 @@ import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -117,8 +116,7 @@ def _lines(chart: Lines) -> Markup:
         parts.append(_straight(at, _TOP, at, bottom, "faint"))
         parts.append(_text(at + (-5 if right else 5), _TOP + 10, mark[1], "end" if right else "start"))
     for number, (one, places) in enumerate(shown):
-        drawn = _stairs(places) if one.at_risk else places
-        parts.append(_path([(x_axis.at(x), y_axis.at(y)) for x, y in drawn], number, one.dots))
+        parts.append(_path([(x_axis.at(x), y_axis.at(y)) for x, y in places], number, one.dots))
     parts += _at_risk(steps, x_axis, HEIGHT + 6)
     below = HEIGHT + (_ROW * (len(steps) + 1) + 10) * bool(steps)
     parts += _legend([one.name for one, _ in shown], below)
@@ -134,12 +132,6 @@ def _apart(values: Sequence[float]) -> tuple[float, ...]:
     for value in sorted({*values}):
         out += [value] if value >= out[-1] + step else []
     return tuple(out)
-
-
-def _stairs(places: Places) -> Places:
-    """Return the corners of a curve that changes only at its points."""
-    between = [(x, y) for (_, y), (x, _) in pairwise(places)]
-    return [places[0], *(corner for pair in zip(between, places[1:], strict=True) for corner in pair)]
 
 
 def _at_risk(series: Sequence[Series], axis: _Axis, top: float) -> Iterable[Markup]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from fedboost.boosting.programs.rounding import rows_of_bin, rows_of_group
@@ -277,10 +278,12 @@ def _of_survival(result: Evaluation, label: str) -> Iterator[Block]:
     )
     yield note(
         "C-index: of two rows, one of which is known to have its event first, how often that one has the "
-        "higher predicted risk (0.5: by chance). AUC: the same for rows with an event until a time and rows "
-        "without. Brier score: mean squared error of the predicted probability (lower is better). Curves are "
-        f"Kaplan-Meier estimates, which end where fewer than {least} rows are at risk. “±” is the largest "
-        "rounding error, not a confidence interval."
+        "higher predicted risk (0.5: by chance). AUC: of a row with an event until this time and a row "
+        "without, how often the first has the higher predicted risk. Brier score: mean squared error of the "
+        "predicted probability (lower is better). “±” is the largest rounding error; it says nothing about "
+        "chance. Curves are Kaplan-Meier estimates at some times, joined by straight lines, also for the "
+        f"median. They end at the first time with fewer than {least} rows at risk. Rows and events are "
+        f"rounded to {result.unit}."
     )
 
 
@@ -299,10 +302,19 @@ def survival_table(curves: Sequence[SurvivalCurve], times: Sequence[float]) -> T
         until = [[point for point in each.points if point.time <= time][-1] for time in times]
         ends = each.points[-1].time
         at = [f"{p.survival:.0%}" if time <= ends else "…" for p, time in zip(until, times, strict=True)]
-        half = next((amount(point.time) for point in each.points if point.survival <= 0.5), "not reached")
+        half = _median(each)
         rows.append((survival_line(each).name, f"{each.rows:,}", f"{each.events:,}", half, *at))
     headings = ["", "rows", "events", "median", *(f"at {amount(time)}" for time in times)]
-    return Table("Share of rows without an event", headings, rows, folded=False)
+    return Table("Survival by group", headings, rows, folded=False)
+
+
+def _median(curve: SurvivalCurve) -> str:
+    """Return the time until which half of the rows have an event, on the line between two points."""
+    for before, after in pairwise(curve.points):
+        if after.survival <= 0.5:
+            share = (before.survival - 0.5) / (before.survival - after.survival)
+            return f"about {before.time + share * (after.time - before.time):.2g}"
+    return "not reached"
 
 
 # ---- Several classes, groups and sites ------------------------------------------------------------------
@@ -341,6 +353,9 @@ def _split(title: str, split: Split, result: Evaluation) -> Iterator[Block]:
         rows.append(("difference", "", *apart))
     if rows:
         yield Table(f"Figures by {title}", [title, "rows", *(RATES.get(key, key) for key in told)], rows)
+    if result.survival and not told:
+        yield note("Figures of survival times are of all rows together.")
+        return
     missing = [RATES.get(key, key) for key in shown if key not in told]
     few = f"fewer than {rows_of_group(result.unit)}, in total or with one of the labels"
     if missing and told:
