@@ -104,7 +104,7 @@ def _lines(chart: Lines) -> Markup:
     ys = [y for _, places in shown for _, y in places]
     square, mark, steps = chart.square, chart.mark, [one for one, _ in shown if one.at_risk]
     x_axis = _Axis(*((0.0, 1.0) if square else _range(xs, 0.0)), _LEFT, WIDTH - _RIGHT, chart.whole)
-    x_axis = replace(x_axis, marks=_apart(xs)) if steps else x_axis
+    x_axis = replace(x_axis, marks=_apart(xs, chart.ticks)) if steps else x_axis
     y_axis = _Axis(*((0.0, 1.0) if square or steps else _range(ys, 0.05)), bottom, _TOP)
     parts = [*_grid(x_axis, y_axis, chart.across, chart.up)]
     if chart.diagonal:
@@ -126,12 +126,13 @@ def _lines(chart: Lines) -> Markup:
     return _figure(f"{chart.title}{few}", description, below + legend, parts)
 
 
-def _apart(values: Sequence[float]) -> tuple[float, ...]:
-    """Return some of the values, from the lowest on, at about the distance of ticks."""
-    out, step = [min(values)], 0.8 * (max(values) - min(values)) / _TICKS
+def _apart(values: Sequence[float], chosen: Sequence[float]) -> tuple[float, ...]:
+    """Return the chosen values and some of the others, at about the distance of ticks."""
+    low, high = min(values), max(values)
+    out, step = [low, *(value for value in chosen if low < value <= high)], 0.8 * (high - low) / _TICKS
     for value in sorted({*values}):
-        out += [value] if value >= out[-1] + step else []
-    return tuple(out)
+        out += [value] if all(abs(value - one) >= step for one in out) else []
+    return tuple(sorted(out))
 
 
 def _at_risk(series: Sequence[Series], axis: _Axis, top: float) -> Iterable[Markup]:

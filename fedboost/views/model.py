@@ -91,7 +91,7 @@ def report(result: ModelReport) -> Document:
         Section("session", "Participation, traffic and time", [*_session(result)], folded=True),
     )
     source = "the model file" if result.session is None else "the model and its session"
-    label = terms.columns.label or terms.objective.name
+    label = "survival" if terms.objective.loss.risk_sign else terms.columns.label or terms.objective.name
     return Document(f"Model of {label}", _lead(result), blocks, source)
 
 
@@ -109,7 +109,11 @@ def _key_figures(result: ModelReport) -> Figures:
     whole = [curve for curve in curves_of(result.rounds[: model.kept]) if not curve.party]
     held_out = [curve for curve in whole if curve.rows == VALIDATION] or whole
     figures = [
-        Figure(curve.metric, number(curve.values[model.kept]), OF_ROWS[curve.rows == VALIDATION])
+        Figure(
+            curve.metric,
+            number(curve.values[model.kept]),
+            OF_ROWS[curve.rows == VALIDATION] + ", to compare rounds" * (curve.metric == PARTIAL_LIKELIHOOD),
+        )
         for curve in held_out[:3]
         if model.kept in curve.values
     ]
@@ -235,7 +239,7 @@ def _first_charts(result: ModelReport) -> Iterator[Block]:
         if PARTIAL_LIKELIHOOD in kinds:
             yield note(
                 f"{PARTIAL_LIKELIHOOD} grows with the number of rows at risk, so do not compare training and "
-                "held-out rows. A prediction is a hazard ratio: of 2 to 1, the hazard is twice as high. "
+                "held-out rows. A prediction is a hazard ratio: 2 means twice the hazard of 1. "
                 "fedboost evaluate reports the C-index and survival by predicted risk."
             )
         if len(kinds) > MAX_CHARTS:
@@ -253,8 +257,9 @@ def _first_charts(result: ModelReport) -> Iterator[Block]:
     yield note(
         f"{DIVIDED}."
         if noise is not None
-        else "Gain and cover are means over the splits on a feature; weight is the number of these splits. "
-        "They describe the trees, not how much a feature contributes to a prediction."
+        else "Gain and cover (the sum of second derivatives) are means over the splits on a feature; weight "
+        "is the number of these splits. They describe the trees, not how much, or in which direction, a "
+        "feature contributes to a prediction."
     )
     rows = [(name, *(f"{value:.6g}" for value in values)) for name, values in result.importance.items()]
     yield Table("Importance of each feature used in a split", ["feature", *IMPORTANCES], rows, folded=True)

@@ -94,7 +94,7 @@ def labels_of(terms: Terms) -> Sequence[str]:
 def key_figures(result: Evaluation) -> Figures:
     """Return the key figures: metrics, area under the ROC curve, and number of rows."""
     shown = [
-        Figure(metric_name(name), number(value), _within(result.resolution[name]))
+        Figure(metric_name(name), number(value, result.resolution[name]), _within(result.resolution[name]))
         for name, value in result.metrics.items()
     ]
     if result.auc is not None and "auc" not in result.metrics:
@@ -143,7 +143,8 @@ def rows_warnings(result: Evaluation) -> Iterator[str]:
 def remarks(result: Evaluation) -> Iterator[str]:
     """Yield sentences about the precision of the figures, missing figures, and the option that shows more."""
     unit = result.unit
-    yield f"Counts are accurate to {unit} rows. In other figures, {unit} rows change only the last digit."
+    last = f"In {'metrics' if result.survival else 'other figures'}, {unit} rows change only the last digit."
+    yield f"Counts are accurate to {unit} rows. {last}"
     for name, cap in result.caps.items():
         yield f"In {name}, the loss of a row is capped at {cap:g}: fewer than {unit} rows have a larger loss."
     few = [*_too_few(result)]
@@ -272,18 +273,17 @@ def _of_survival(result: Evaluation, label: str) -> Iterator[Block]:
     every, *thirds = result.survival
     shown, least = thirds or [every], rows_of_bin(result.unit)
     title = f"Kaplan-Meier curve{'s by third of predicted risk' if thirds else ''}"
-    yield Lines(title, [*map(survival_line, shown)], label, "share without an event")
-    yield survival_table(
-        [*thirds, every], sorted({time for name in result.metrics if (time := time_of(name))})
-    )
+    times = sorted({time for name in result.metrics if (time := time_of(name))})
+    yield Lines(title, [*map(survival_line, shown)], label, "share without an event", ticks=times)
+    yield survival_table([*thirds, every], times)
     yield note(
         "C-index: of two rows, one of which is known to have its event first, how often that one has the "
         "higher predicted risk (0.5: by chance). AUC: of a row with an event until this time and a row "
         "without, how often the first has the higher predicted risk. Brier score: mean squared error of the "
-        "predicted probability (lower is better). “±” is the largest rounding error; it says nothing about "
-        "chance. Curves are Kaplan-Meier estimates at some times, joined by straight lines, also for the "
-        f"median. They end at the first time with fewer than {least} rows at risk. Rows and events are "
-        f"rounded to {result.unit}."
+        "predicted probability (0.25: always 50%; lower is better). “±” is the largest rounding error; it "
+        "says nothing about chance. Curves are Kaplan-Meier estimates at some times, joined by straight "
+        f"lines, also for the median. They end at the first time with fewer than {least} rows at risk. Rows "
+        f"and events are rounded to {result.unit}; times have the unit of the label."
     )
 
 
@@ -384,12 +384,14 @@ def _of_group(each: SetFigures, key: str, shown: Callable[[float | None], str]) 
 
 
 def _within(within: float | None) -> str:
-    return "" if within is None or within < SHOWN_WITHIN else f"± {within:.1g}"
+    return "" if within is None or within < SHOWN_WITHIN else f"± {within:.2g}"
 
 
-def number(value: float | None) -> str:
-    """Format a figure. None becomes “…”."""
-    return "…" if value is None else f"{value:.5g}"
+def number(value: float | None, within: float | None = None) -> str:
+    """Format a figure, with as many decimals as its uncertainty if that is shown. None becomes “…”."""
+    if value is None or not (shown := _within(within)):
+        return "…" if value is None else f"{value:.5g}"
+    return f"{value:.{len(shown.partition('.')[2])}f}"
 
 
 def count(value: int | None) -> str:
@@ -417,10 +419,12 @@ def description(result: Description) -> Document:
     numbers = [column for column in result.columns if column.is_numeric]
     groups = [column for column in result.columns if not column.is_numeric]
     what = f"{rows:,} rows of all parties, {counted(len(result.columns), 'column')}"
-    answer = Verdict("Nothing in these rows requires a change to the terms or tables.", "good", [f"{what}."])
+    absent = result.terms.columns.absent.items()
+    more = [f"{what}.", *(f"By the terms, {site} lacks {listed(names)}." for site, names in absent)]
+    answer = Verdict("Nothing in these rows requires a change to the terms or tables.", "good", more)
     if found:
         things = counted(len(found), "thing")
-        answer = Verdict(f"{things} to look at before training on these rows.", "unclear", [f"{what}."])
+        answer = Verdict(f"{things} to look at before training on these rows.", "unclear", more)
     blocks = (
         answer,
         *warnings([*session_warnings(result.session)]),
@@ -442,7 +446,8 @@ def hidden(result: Description) -> str:
         )
     unit = result.unit
     rounded = f"Counts are rounded to {unit} rows. " if unit > 1 else ""
-    return f"{rounded}“…” stands for a quantile with fewer than {result.min_count} rows beyond it."
+    few = f"values of fewer than {result.min_count} rows"
+    return f"{rounded}“…” stands for a quantile that could show the smallest or largest value, or {few}."
 
 
 # ---- What to change in the terms or the tables ----------------------------------------------------------

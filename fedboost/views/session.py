@@ -71,7 +71,9 @@ def agreed(terms: Terms, parties: Sequence[Block]) -> tuple[Section, Section]:
         *parties,
         *(Entries(lines) for title, lines in words if title != WHO_LEARNS_WHAT),
         note("All other settings have their default values."),
-        Paragraph(("Every party agreed to these terms before the session. Digest: ", Code(terms.digest))),
+        Paragraph(
+            ("The session used these terms, to which every party must agree. Digest: ", Code(terms.digest))
+        ),
     ]
     told: list[Block] = [Entries(lines) for title, lines in words if title == WHO_LEARNS_WHAT]
     has_more = not (terms.task.takes_candidates or (terms.task.counts_values and terms.blocks))
