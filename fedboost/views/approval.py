@@ -481,7 +481,7 @@ def _participants(terms: Terms) -> list[Entry]:
     alone = [site for site in columns.absent if columns.group_of(site, terms.holders, trees) == 1]
     if columns.absent and terms.protection.hides:
         seen.append(f"sums over {f'{listed(alone)} alone' if alone else 'only some of the parties'}")
-    excepted = f", except {listed(seen)}" if seen else ""
+    excepted = f", except {' and '.join(seen)}" if seen else ""
     return [
         ("parties", parties),
         (
