@@ -244,6 +244,7 @@ def grouped(bins: Sequence[ScoreBin]) -> list[ScoreBin]:
 
 SHOWN_TIMES = 4
 """Approximate number of times for which survival is shown in a table, unless the terms have times."""
+_CURVES = "Curves are Kaplan-Meier estimates at some times; straight lines join them, also for the median."
 _NAMES = {CINDEX: "C-index", AUC_AT: "AUC at ", BRIER_AT: "Brier score at "}
 
 
@@ -265,9 +266,8 @@ def _of_survival(result: Evaluation, label: str) -> Iterator[page.Block]:
         "higher predicted risk (0.5: by chance). AUC: of a row with an event until this time and a row "
         "without, how often the first has the higher predicted risk. Brier score: mean squared error of the "
         "predicted probability (0.25: always 50%; lower is better). “±” is the largest rounding error; it "
-        "says nothing about chance. Curves are Kaplan-Meier estimates at some times, joined by straight "
-        f"lines, also for the median. They end at the first time with fewer than {least} rows at risk. Rows "
-        f"and events are rounded to {result.unit}; times have the unit of the label."
+        f"says nothing about chance. {_CURVES} They end at the first time with fewer than {least} rows at "
+        f"risk. Rows and events are rounded to {result.unit}; times have the unit of the label."
     )
 
 
@@ -297,7 +297,7 @@ def _median(curve: SurvivalCurve) -> str:
     for before, after in pairwise(curve.points):
         if after.survival <= 0.5:
             share = (before.survival - 0.5) / (before.survival - after.survival)
-            return f"about {before.time + share * (after.time - before.time):.2g}"
+            return f"about {float(f'{before.time + share * (after.time - before.time):.2g}'):g}"
     return "not reached"
 
 
@@ -601,6 +601,7 @@ def _label(label: Column, rows: int) -> Iterator[page.Block]:
         curve = label.survival
         yield page.Lines("Kaplan-Meier curve", [survival_line(curve)], label.name, "share without an event")
         yield survival_table([curve], [])
+        yield page.note(_CURVES)
     else:
         yield page.note(f"The values of {label.name} are left out.")
 
