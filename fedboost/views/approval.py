@@ -25,22 +25,7 @@ from fedboost.results.site import ApprovalView, Counts, ModelOrigin, Rule
 from fedboost.terms.continuation import id_of
 from fedboost.terms.tasks import class_names, is_binary
 from fedboost.terms.terms import Terms
-from fedboost.views.document import (
-    MAX_NAMES,
-    Block,
-    Code,
-    Document,
-    Entries,
-    Inline,
-    Items,
-    Line,
-    Names,
-    Paragraph,
-    Section,
-    Shortened,
-    Verdict,
-    plain,
-)
+from fedboost.views import document as page
 from fedboost.views.words import capital, counted, delimited, entry, listed, moment
 
 # ---- Words for people, looked up by name ----------------------------------------------------------------
@@ -195,7 +180,7 @@ RELAXED: dict[tuple[str, object], str] = {
 
 _OF_FEATURES = ("base margin", "features", "absent", "categories")
 """Keys of the lines about columns that are needed even if labels are not read."""
-Entry = tuple[str, Line]
+Entry = tuple[str, page.Line]
 Lines = Sequence[Entry]
 """Lines, each with a key and a text. A line with an empty key continues the previous one."""
 
@@ -367,7 +352,7 @@ def summary(terms: Terms, analysts: Sequence[str] = (), origin: ModelOrigin | No
     use the terms, if known; origin: origin of the model that the session evaluates, if a site has examined
     the model."""
     lines = (line for _, group in groups(terms, analysts, None, origin) for line in group)
-    return "\n".join(entry(key, plain(line)) for key, line in (("terms", terms.digest), *lines))
+    return "\n".join(entry(key, page.plain(line)) for key, line in (("terms", terms.digest), *lines))
 
 
 def groups(
@@ -453,17 +438,19 @@ def _of_joint_counts(terms: Terms) -> list[Entry]:
     ]
 
 
-def _listed(held: Mapping[str, Sequence[str]], verb: str = "has") -> tuple[Inline, ...]:
+def _listed(held: Mapping[str, Sequence[str]], verb: str = "has") -> tuple[page.Inline, ...]:
     """Return a line that lists columns of each party."""
     parts = [
-        part for party, names in held.items() for part in ("; ", f"{delimited(party)} {verb} ", Names(names))
+        part
+        for party, names in held.items()
+        for part in ("; ", f"{delimited(party)} {verb} ", page.Names(names))
     ]
     return tuple(parts[1:])
 
 
 def _features(terms: Terms) -> Entry:
     features = terms.columns.features
-    return "features", (f"{len(features)}: ", Names(features))
+    return "features", (f"{len(features)}: ", page.Names(features))
 
 
 def _participants(terms: Terms) -> list[Entry]:
@@ -639,9 +626,9 @@ def _columns(terms: Terms) -> list[Entry]:
     if columns.positive is not None:
         lines.append(("positive", f"{delimited(columns.positive)}: the label value that is read as 1"))
     if columns.classes:
-        lines.append(("classes", Names(columns.classes)))
+        lines.append(("classes", page.Names(columns.classes)))
     for name, levels in terms.task.read(columns).subgroups.items():
-        lines.append(("subgroup", (f"{delimited(name)}, not a feature: ", Names(levels))))
+        lines.append(("subgroup", (f"{delimited(name)}, not a feature: ", page.Names(levels))))
     if columns.target_means:
         lines.append(("target means", _target_means(terms)))
     if terms.sums_risk:
@@ -679,21 +666,23 @@ def _categories(terms: Terms, counts: Counts | None) -> list[Entry]:
     rows of each category and of each value of the label."""
     columns, known, marked = terms.columns, (counts.categories if counts else None) or {}, _marked(counts)
     lines: list[Entry] = [
-        ("categories", (f"{delimited(name)}: ", Names(categories)))
+        ("categories", (f"{delimited(name)}: ", page.Names(categories)))
         for name, categories in columns.categorical.items()
         if name not in known
     ]
     for name in (columns.label, *columns.categorical):
         if counts is not None and (rows := known.get(name)):
             few = {value for column, value in marked if column == name}
-            order = sorted(rows, key=lambda value: value not in few) if len(rows) > MAX_NAMES else [*rows]
+            order = (
+                sorted(rows, key=lambda value: value not in few) if len(rows) > page.MAX_NAMES else [*rows]
+            )
             remarks = [f" {rows[value]}{' (!)' * (value in few)}" for value in order]
             missing = counts.undeclared.get(name, 0)
             others = "; 1 row with another category is treated as missing"
             if missing > 1:
                 others = f"; {missing} rows with other categories are treated as missing"
             key = "label, rows" if name == columns.label else "categories"
-            lines.append((key, (f"{delimited(name)}: ", Names(order, remarks), others * (missing > 0))))
+            lines.append((key, (f"{delimited(name)}: ", page.Names(order, remarks), others * (missing > 0))))
     if counts is not None and marked:
         few_here = (
             f"(!) fewer than {counts.few} rows at this site: sums for this value are about these few rows"
@@ -764,41 +753,46 @@ MAX_LEVELS_SHOWN = 5
 """Maximum number of categorical columns whose levels are shown unfolded."""
 
 
-def approval(view: ApprovalView) -> Document:
+def approval(view: ApprovalView) -> page.Document:
     """Return the document that a person at a site reads to decide on terms."""
-    blocks: list[Block] = [_verdict(view)]
+    blocks: list[page.Block] = [_verdict(view)]
     if view.rules:
-        blocks.append(Entries([line for rule in view.rules for line in _rule(rule)]))
+        blocks.append(page.Entries([line for rule in view.rules for line in _rule(rule)]))
     if view.notes:
-        blocks.append(Items(view.notes, warnings=True))
+        blocks.append(page.Items(view.notes, warnings=True))
     if view.earlier is not None:
-        blocks.append(Paragraph(_earlier(*view.earlier, view.analysts)))
-    blocks.append(Section("site", "This site", [Entries([*_site(view)])]))
+        blocks.append(page.Paragraph(_earlier(*view.earlier, view.analysts)))
+    blocks.append(page.Section("site", "This site", [page.Entries([*_site(view)])]))
     for title, lines in groups(view.terms, view.analysts, view.counts, view.origin):
-        of_title = _of_columns(lines, view.counts) if title == COLUMNS else [Entries(lines)]
-        blocks.append(Section(title.split()[0].lower(), title, of_title))
-    blocks.append(Section("digest", "Digest of the terms", [Paragraph(Code(view.terms.digest))]))
-    return Document(f"Terms for {view.party}", f"terms {view.terms.digest}", blocks)
+        of_title = _of_columns(lines, view.counts) if title == COLUMNS else [page.Entries(lines)]
+        blocks.append(page.Section(title.split()[0].lower(), title, of_title))
+    blocks.append(
+        page.Section("digest", "Digest of the terms", [page.Paragraph(page.Code(view.terms.digest))])
+    )
+    return page.Document(f"Terms for {view.party}", f"terms {view.terms.digest}", blocks)
 
 
-def _verdict(view: ApprovalView) -> Verdict:
+def _verdict(view: ApprovalView) -> page.Verdict:
     broken = f"The terms break {counted(len(view.rules), 'rule')} of this site's policy."
     loud = [rule.loud for rule in view.rules if rule.loud]
     if view.fault:
         why = capital(view.fault) + ("" if view.fault.endswith(".") else ".")
         more = [why, *([broken] if view.rules else []), *loud]
-        return Verdict("No approval can allow these terms.", "bad", more)
+        return page.Verdict("No approval can allow these terms.", "bad", more)
     if view.rules:
         them = "it" if len(view.rules) == 1 else "them"
-        return Verdict(broken, "bad", [*loud, f"An approval relaxes {them} for these terms only."])
+        return page.Verdict(broken, "bad", [*loud, f"An approval relaxes {them} for these terms only."])
     pins = "An approval covers exactly the parties, analysts and columns that they name."
-    return Verdict("The terms break no rule of this site's policy.", "good", [pins])
+    return page.Verdict("The terms break no rule of this site's policy.", "good", [pins])
 
 
 def _rule(rule: Rule) -> Iterator[Entry]:
     yield f"{rule.key} = {rule.value}", f"{capital(rule.reason)}."
     if rule.names:
-        yield "", Shortened(f"All {len(rule.names)} names …", f"All {len(rule.names)}: {listed(rule.names)}.")
+        yield (
+            "",
+            page.Shortened(f"All {len(rule.names)} names …", f"All {len(rule.names)}: {listed(rule.names)}."),
+        )
     yield "", f"Purpose of the rule: {rule.purpose}."
     if rule.instead:
         yield "", f"If you refuse, the analyst can change the terms: {rule.instead}."
@@ -843,18 +837,20 @@ def _site(view: ApprovalView) -> Iterator[Entry]:
         yield "budget", f"epsilon {left:.4g} of {epsilon:g} at delta {delta:g} is left; {asked}"
 
 
-def _of_columns(lines: Lines, counts: Counts | None) -> Sequence[Block]:
+def _of_columns(lines: Lines, counts: Counts | None) -> Sequence[page.Block]:
     """Return the blocks about columns. If many columns are categorical, their levels are folded, and values
     with few rows are listed first."""
     levels = [line for line in lines if line[0] == "categories"]
     if len(levels) <= MAX_LEVELS_SHOWN:
-        return [Entries(lines)]
+        return [page.Entries(lines)]
     shown = [line for line in lines if line[0] not in ("categories", "")]
-    folded = Section("levels", f"Levels of {len(levels)} categorical columns", [Entries(levels)], folded=True)
+    folded = page.Section(
+        "levels", f"Levels of {len(levels)} categorical columns", [page.Entries(levels)], folded=True
+    )
     if marked := _marked(counts):
-        names = Names([": ".join(key) for key in marked], [f" {rows}" for rows in marked.values()])
+        names = page.Names([": ".join(key) for key in marked], [f" {rows}" for rows in marked.values()])
         shown.append(("few rows", (f"{counted(len(marked), 'value')} with few rows at this site: ", names)))
-    return [Entries(shown), folded]
+    return [page.Entries(shown), folded]
 
 
 # ---- Matched rows of parties with different columns, in words -------------------------------------------
