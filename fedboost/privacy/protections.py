@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MAX_ENCRYPTED_CELLS = 200_000
 """Maximum number of cells in a sum that a key holder decrypts. The limit is needed because the key holder's
 answer is a single message."""
-_SUMS = "sums over the parties, never this site's own numbers"
+_SUMS = "sums over the parties, never the numbers of a single one"
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ _ROWS = (
     Protection(
         "plain",
         hides=False,
-        aggregator_observes="this site's own numbers, before they are added to the others'",
+        aggregator_observes="the numbers of each party, before they are added",
         sealer=lambda setup: ends.PlainSealer(setup.sparse),
         opener=lambda tag, setup: ends.PlainOpener(tag),
         may_be_vertical=True,

@@ -569,8 +569,8 @@ class Evaluation(Group):
         le=MAX_MIN_COUNT,
         description='With `program = "describe"` or `"evaluate"`: the analyst receives only counts of at '
         "least this many rows. With `columns.target_means`: minimum number of rows that a level needs to "
-        "get its own mean. The aggregator sees all counts over all parties together. A site may require "
-        "[more](policy.md).",
+        "get its own mean; with `survival:cox`: minimum number of events in a bin of times. The aggregator "
+        "sees all counts over all parties together. A site may require [more](policy.md).",
     )
     subgroups: Several[str] = Field(
         default=(),
@@ -620,7 +620,8 @@ class Evaluation(Group):
         True if the terms evaluate a model."""
         equivalent = objective.loss.xgboost_equivalent
         with_metrics = objective.loss if objective.name in OBJECTIVES else equivalent
-        fitting = metrics_for(with_metrics)
+        shown = ("",) if measures else with_metrics.metrics
+        fitting = [name for name in metrics_for(with_metrics) if name.startswith(shown)]
         for name in names:
             if not is_metric(name):
                 require_known(name, fitting, "eval_metric")

@@ -14,7 +14,7 @@ from fedboost.boosting.queries.columns import SUMMARY_BY_PARTY, groups_of
 from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY
 from fedboost.boosting.queries.trees import BY_PARTY
 from fedboost.errors import printable
-from fedboost.gbdt.metrics import own_name
+from fedboost.gbdt.metrics import own_name, time_of
 from fedboost.gbdt.survival import CINDEX
 from fedboost.gbdt.tree import NO_CHILD
 from fedboost.privacy.pairwise import Group
@@ -259,7 +259,8 @@ def _evaluation(terms: Terms) -> tuple[Lines, str]:
     elif CINDEX in terms.metrics:
         given += "; survival curves by predicted risk, with numbers at risk"
     parts = [f"for each level of {by}"] * bool(by) + ["for each site separately"] * evaluation.party_metrics
-    given += f"; also {' and '.join(parts)}" if parts else ""
+    in_parts = any(time_of(name) is None for name in terms.metrics)  # survival figures are of all rows
+    given += f"; also {' and '.join(parts)}" if parts and in_parts else ""
     which = {
         "all": "the rows of all sites",
         "held-out": "the rows of all sites that were held out in its training",
@@ -475,7 +476,12 @@ def _participants(terms: Terms) -> list[Entry]:
     if terms.session.on_loss == "shrink":
         parties += f"; if some are lost, the session continues with at least {terms.min_roster}"
     hidden = terms.evaluation.party_metrics and terms.protection.hides
-    own = "counts" if terms.task.counts_values else "metrics"
+    seen = [f"the {'counts' if terms.task.counts_values else 'metrics'} of any one site"] * hidden
+    columns, trees = terms.columns, terms.task.trains
+    alone = [site for site in columns.absent if columns.group_of(site, terms.holders, trees) == 1]
+    if columns.absent and terms.protection.hides:
+        seen.append(f"sums over {f'{listed(alone)} alone' if alone else 'only some of the parties'}")
+    excepted = f", except {' and '.join(seen)}" if seen else ""
     return [
         ("parties", parties),
         (
@@ -483,11 +489,7 @@ def _participants(terms: Terms) -> list[Entry]:
             terms.hiding.protection
             + (f", keys of {terms.hiding.key_bits} bits" if terms.protection.uses_key_holder else ""),
         ),
-        (
-            "aggregator",
-            f"sees {terms.protection.aggregator_observes}"
-            + (f", except this site's own {own}" if hidden else ""),
-        ),
+        ("aggregator", f"sees {terms.protection.aggregator_observes}{excepted}"),
         *_other_sites(terms),
         (
             "colluders",

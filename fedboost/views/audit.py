@@ -12,31 +12,14 @@ from fedboost.privacy.protections import PROTECTIONS
 from fedboost.results.audit import UNASKED, Admitted, Audit, AuditWarning, Kind, Released, Session
 from fedboost.terms.session import TASKS
 from fedboost.views import approval
-from fedboost.views.document import (
-    Badge,
-    Block,
-    Code,
-    Document,
-    Entries,
-    Inline,
-    Items,
-    Line,
-    Link,
-    Names,
-    Paragraph,
-    Section,
-    State,
-    Table,
-    Verdict,
-    note,
-)
+from fedboost.views import document as page
 from fedboost.views.words import all_shown, counted, delimited, moment, shown, size
 
 MAX_IN_FULL = 5
 """Maximum number of sessions that a terminal shows in full. If there are more, each one gets a table row."""
 MAX_SESSIONS, MAX_CHECKS = 200, 10
 """Maximum number of sessions and of checks in the tables of a page. The most recent ones are shown."""
-KINDS: dict[Kind, tuple[State, str, str]] = {
+KINDS: dict[Kind, tuple[page.State, str, str]] = {
     Kind.ABUSE: ("bad", "of possible abuse", "this never happens in a session that keeps to its terms"),
     Kind.CHECK: ("unclear", "to check", "this may be harmless; find out why it happened"),
 }
@@ -46,51 +29,53 @@ KINDS: dict[Kind, tuple[State, str, str]] = {
 # ---- A log ----------------------------------------------------------------------------------------------
 
 
-def audit(result: Audit, in_full: bool = False) -> Document:
+def audit(result: Audit, in_full: bool = False) -> page.Document:
     """Return an audit as a document. in_full: True to list all sessions, and to show each in full if there
     are few or if one was requested."""
     if not result.entries:
-        return Document(
-            "What has left", result.log, [Verdict("The log is empty: nothing has left this site.")]
+        return page.Document(
+            "What has left", result.log, [page.Verdict("The log is empty: nothing has left this site.")]
         )
-    blocks: list[Block] = [verdict(result), Paragraph(_whose(result))]
+    blocks: list[page.Block] = [verdict(result), page.Paragraph(_whose(result))]
     if result.earlier:
         earlier = counted(result.earlier, "earlier session")
         blocks.append(
-            note(f"This shows the last {counted(len(result.sessions), 'session')} and omits {earlier}.")
+            page.note(f"This shows the last {counted(len(result.sessions), 'session')} and omits {earlier}.")
         )
     if result.warnings:
-        blocks.append(Section("warnings", "Warnings", [*_warnings(result.warnings)]))
+        blocks.append(page.Section("warnings", "Warnings", [*_warnings(result.warnings)]))
     most = None if in_full else MAX_SESSIONS
     in_full = in_full and (len(result.sessions) <= MAX_IN_FULL or result.listed)
     if len(result.sessions) > in_full:
-        blocks.append(Section("sessions", "Sessions", [*_sessions(result, most, in_full)]))
+        blocks.append(page.Section("sessions", "Sessions", [*_sessions(result, most, in_full)]))
     for number, each in enumerate(result.sessions if in_full else (), 1):
-        blocks.append(Section(f"session-{number}", _title(each), [*_session(each, result.listed)]))
+        blocks.append(page.Section(f"session-{number}", _title(each), [*_session(each, result.listed)]))
     if result.checks:
-        blocks.append(Section("checks", "Checks of terms", [*_checks(result)]))
+        blocks.append(page.Section("checks", "Checks of terms", [*_checks(result)]))
     if result.decisions:
-        lines = Entries([(moment(time), what) for time, what in result.decisions[-MAX_CHECKS:]])
-        blocks.append(Section("decisions", "Decisions by people", [lines]))
-    blocks.append(Section("end", "The end of the log", [*_end_of_log(result)]))
+        lines = page.Entries([(moment(time), what) for time, what in result.decisions[-MAX_CHECKS:]])
+        blocks.append(page.Section("decisions", "Decisions by people", [lines]))
+    blocks.append(page.Section("end", "The end of the log", [*_end_of_log(result)]))
     lead = f"{result.log}: unbroken, {counted(result.entries, 'entry', 'entries')}"
-    return Document("What has left", lead, blocks)
+    return page.Document("What has left", lead, blocks)
 
 
-def verdict(result: Audit) -> Verdict:
+def verdict(result: Audit) -> page.Verdict:
     """Return a sentence that says whether only what the terms allow has left the site."""
     kinds = [warning.kind for warning in result.warnings]
     if kinds:
         of_kind = [f"{n} {KINDS[kind][1]}" for kind in Kind if (n := kinds.count(kind))]
-        state: State = "bad" if Kind.ABUSE in kinds else "unclear"
-        return Verdict(f"{counted(len(kinds), 'WARNING', 'WARNINGS')}: {', '.join(of_kind)}.", state)
+        state: page.State = "bad" if Kind.ABUSE in kinds else "unclear"
+        return page.Verdict(f"{counted(len(kinds), 'WARNING', 'WARNINGS')}: {', '.join(of_kind)}.", state)
     about = " about these sessions" if result.earlier else ""
     if any(session.without_terms for session in result.sessions):
         missing = f"No warnings{about}, but the log lacks the terms of a session that this site answered."
-        return Verdict(missing, "unclear", ["What left in such a session cannot be compared with its terms."])
+        return page.Verdict(
+            missing, "unclear", ["What left in such a session cannot be compared with its terms."]
+        )
     if not any(session.answers for session in result.sessions):
-        return Verdict(f"No warnings{about}: no answers have left this site.", "good")
-    return Verdict(
+        return page.Verdict(f"No warnings{about}: no answers have left this site.", "good")
+    return page.Verdict(
         f"No warnings{about}: everything that left this site is allowed by the agreed terms.", "good"
     )
 
@@ -101,42 +86,44 @@ def _whose(result: Audit) -> str:
     return f"{whose}No entry within it was changed or removed{beyond if result.expected is None else ''}."
 
 
-def _warnings(warnings: Sequence[AuditWarning]) -> Iterator[Block]:
-    lines: list[Line] = [
+def _warnings(warnings: Sequence[AuditWarning]) -> Iterator[page.Block]:
+    lines: list[page.Line] = [
         (
             f"{number}. ",
-            Badge(warning.kind.value, KINDS[warning.kind][0]),
+            page.Badge(warning.kind.value, KINDS[warning.kind][0]),
             f" {' '.join(map(printable, warning.sentences))}",
         )
         for number, warning in enumerate(warnings, 1)
     ]
-    yield Items(lines, warnings=True)
+    yield page.Items(lines, warnings=True)
     kinds = [kind for kind in Kind if any(warning.kind is kind for warning in warnings)]
-    yield Entries([(kind.value, KINDS[kind][2]) for kind in kinds])
+    yield page.Entries([(kind.value, KINDS[kind][2]) for kind in kinds])
 
 
-def _sessions(result: Audit, most: int | None, in_full: bool) -> Iterator[Block]:
+def _sessions(result: Audit, most: int | None, in_full: bool) -> Iterator[page.Block]:
     known = [*enumerate(result.sessions, 1)][-(most or len(result.sessions)) :]
     if len(known) < len(result.sessions):
-        yield note(f"The last {len(known)} of {len(result.sessions)} sessions.")
+        yield page.note(f"The last {len(known)} of {len(result.sessions)} sessions.")
     rows = []
     for number, session in reversed(known):
         rank = _rank(session)
-        ended: tuple[Inline, ...] = (end(session),)
+        ended: tuple[page.Inline, ...] = (end(session),)
         if session.over and session.ended and session.ended.reason and not in_full:
             ended = (*ended, f": {printable(session.ended.reason)}")
-        linked = Link(quoted(session.name, 24 - len(rank)) + rank, f"/audit/{number}")
-        answers, verdict = str(len(session.answers)), Badge(*standing(session))
+        linked = page.Link(quoted(session.name, 24 - len(rank)) + rank, f"/audit/{number}")
+        answers, verdict = str(len(session.answers)), page.Badge(*standing(session))
         rows.append((linked, moment(session.begin)[:16], answers, ended, verdict))
     headings = ["session", "first entry (UTC)", "answers", "ended", "verdict"]
-    yield Table("Sessions in the log, most recent first", headings, rows, (2,), folded=False)
+    yield page.Table("Sessions in the log, most recent first", headings, rows, (2,), folded=False)
     if most is None and not in_full:
-        yield note(
-            "To show a session in full: ", Code("fedboost audit LOG --session NAME"), " (or the start of it)."
+        yield page.note(
+            "To show a session in full: ",
+            page.Code("fedboost audit LOG --session NAME"),
+            " (or the start of it).",
         )
 
 
-def standing(session: Session) -> tuple[str, State]:
+def standing(session: Session) -> tuple[str, page.State]:
     """Return a short verdict on a session, and its state."""
     warnings = session.warnings
     if warnings:
@@ -157,10 +144,10 @@ def end(session: Session) -> str:
     return f"no {made}" if session.ended.reason else made
 
 
-def _checks(result: Audit) -> Iterator[Block]:
-    yield note("A check of terms does not start a session or read rows.")
+def _checks(result: Audit) -> Iterator[page.Block]:
+    yield page.note("A check of terms does not start a session or read rows.")
     if (earlier := len(result.checks) - MAX_CHECKS) > 0:
-        yield note(f"{counted(earlier, 'earlier line')} not shown; use --json to list all.")
+        yield page.note(f"{counted(earlier, 'earlier line')} not shown; use --json to list all.")
     rows = [
         (
             asked.day,
@@ -170,26 +157,30 @@ def _checks(result: Audit) -> Iterator[Block]:
         )
         for asked in result.checks[-MAX_CHECKS:]
     ]
-    yield Table("Checks per day", ["day", "analyst", "sets of terms", "accepted"], rows, (2, 3), folded=False)
+    yield page.Table(
+        "Checks per day", ["day", "analyst", "sets of terms", "accepted"], rows, (2, 3), folded=False
+    )
 
 
-def _end_of_log(result: Audit) -> Iterator[Block]:
+def _end_of_log(result: Audit) -> Iterator[page.Block]:
     number = result.expected
     if number is not None:
         entries = f"Entry {number} of {result.last}" if number else "The empty log before the first entry"
-        yield Paragraph(f"{entries} has the expected hash: nothing up to that entry has changed.")
-    yield Paragraph((f"The last entry, number {result.last}, has the hash ", Code(result.last_hash)))
+        yield page.Paragraph(f"{entries} has the expected hash: nothing up to that entry has changed.")
+    yield page.Paragraph(
+        (f"The last entry, number {result.last}, has the hash ", page.Code(result.last_hash))
+    )
     keep = "Keep this hash elsewhere. A truncated or rewritten log has no entry with this hash, which "
-    yield Paragraph((keep, Code("fedboost audit --expect HASH"), " detects."))
+    yield page.Paragraph((keep, page.Code("fedboost audit --expect HASH"), " detects."))
 
 
 # ---- One session: the agreement, what left the site, and how it ended ----------------------------------
 
 
-def session(each: Session) -> Document:
+def session(each: Session) -> page.Document:
     """Return one session as a document that lists each of its answers."""
     lead = f"{moment(each.begin)} to {moment(each.end)} UTC"
-    return Document(_title(each), lead, [*_session(each, listed=True)])
+    return page.Document(_title(each), lead, [*_session(each, listed=True)])
 
 
 def _title(session: Session) -> str:
@@ -208,8 +199,8 @@ def _rank(session: Session) -> str:
     return f" ({session.number} of {session.total})" if session.total > 1 else ""
 
 
-def _session(each: Session, listed: bool) -> Iterator[Block]:
-    lines: list[tuple[str, Line]] = [("verdict", Badge(*standing(each)))]
+def _session(each: Session, listed: bool) -> Iterator[page.Block]:
+    lines: list[tuple[str, page.Line]] = [("verdict", page.Badge(*standing(each)))]
     refused = each.admitted is None and not each.releases
     lines += [] if refused else [("ended", _state(each))]
     lines.append(("when", f"{moment(each.begin)} to {moment(each.end)} UTC"))
@@ -221,7 +212,7 @@ def _session(each: Session, listed: bool) -> Iterator[Block]:
         lines.append(("refused", printable(each.ended.reason) or "before it started"))
     lines += [] if refused else [*_protections(each), *_relays(each)]
     if not each.releases:
-        yield Entries([*lines, ("sent", "nothing")])
+        yield page.Entries([*lines, ("sent", "nothing")])
         return
     if each.epsilon is not None:
         lines.append(("privacy", f"epsilon {each.epsilon:.4g} was spent"))
@@ -229,9 +220,9 @@ def _session(each: Session, listed: bool) -> Iterator[Block]:
     if each.admitted is not None and len(smallest) < len(each.admitted.parties):
         of = f"over {len(smallest)} of {len(each.admitted.parties)} parties: {all_shown(smallest)}"
         lines.append(("smallest sum", of))
-    yield Entries(lines)
+    yield page.Entries(lines)
     headings = ["what left", "times", "allowed", "integers", "bytes"]
-    yield Table("What left", headings, [*_answers(each)], folded=False)
+    yield page.Table("What left", headings, [*_answers(each)], folded=False)
     if listed:
         yield from _releases(each)
 
@@ -252,9 +243,9 @@ def _state(session: Session) -> str:
     )
 
 
-def _agreement(session: Session, agreed: Admitted) -> Iterator[tuple[str, Line]]:
+def _agreement(session: Session, agreed: Admitted) -> Iterator[tuple[str, page.Line]]:
     """Yield lines about the terms that the site agreed to, and who signed the request."""
-    yield "terms", Code(agreed.terms)
+    yield "terms", page.Code(agreed.terms)
     if session.under_terms > 1:
         yield "", f"{session.under_terms} sessions in this log used these terms"
     role = "the analyst" if TASKS[agreed.does].by_analyst else "the label holder"
@@ -267,20 +258,20 @@ def _agreement(session: Session, agreed: Admitted) -> Iterator[tuple[str, Line]]
         yield "attempts", f"restarted {times} ({numbers}){_again(session)}"
     if agreed.adder is not None:
         yield "through", f"adder {delimited(agreed.adder)}"
-    yield "with", Names(agreed.parties)
+    yield "with", page.Names(agreed.parties)
     objective, rounds = shown(agreed.objective), counted(agreed.rounds, "round")
     words = approval.TASK_WORDS[agreed.does]
     yield words.verb, words.work.format(objective=objective, rounds=rounds)
     own = session.own
     if own is None or own.columns is None:
-        yield "from columns", (f"{len(agreed.columns)}: ", Names(agreed.columns))
+        yield "from columns", (f"{len(agreed.columns)}: ", page.Names(agreed.columns))
     else:
         here = [
             f" (at this site: {delimited(own.names[name])})" if name in own.names else ""
             for name in own.columns
         ]
         others = f"; other parties have {len(agreed.columns) - len(own.columns)} more"
-        yield "own columns", (f"{len(own.columns)}: ", Names(own.columns, here), others)
+        yield "own columns", (f"{len(own.columns)}: ", page.Names(own.columns, here), others)
     if agreed.epsilon is not None:
         added = approval.PLACEMENTS.get(agreed.placement or "", "")
         yield "with noise", f"epsilon {agreed.epsilon:g} at delta {agreed.delta:g}{added}"
@@ -296,7 +287,7 @@ def _again(session: Session) -> str:
     return f"; {len(again)} of {len(session.answers)} answers repeated an earlier one{news}"
 
 
-def _protections(session: Session) -> Iterator[tuple[str, Line]]:
+def _protections(session: Session) -> Iterator[tuple[str, page.Line]]:
     """Yield lines that say what the aggregator could see under each protection that was used."""
     if not TASKS[session.does].is_protected:
         yield "aggregator", approval.PREDICTION_SEEN
@@ -316,7 +307,7 @@ def _protections(session: Session) -> Iterator[tuple[str, Line]]:
         yield "protection", f"{shown(name)}: the aggregator could see {seen}"
 
 
-def _relays(session: Session) -> Iterator[tuple[str, Line]]:
+def _relays(session: Session) -> Iterator[tuple[str, page.Line]]:
     """Yield lines with the number of matched rows, and with what other parties received. The aggregator
     forwarded it, but could not read it."""
     if session.own is not None and session.own.in_common is not None:
@@ -329,10 +320,10 @@ def _relays(session: Session) -> Iterator[tuple[str, Line]]:
         if what in approval.RELAYED:
             words = approval.RELAYED[what].format(rows=f"{rows:,}")
         sent = f"{words}, {times}, {size(sum(relay.bytes for relay in relays))}, to "
-        yield "relayed", (sent, Names(receivers))
+        yield "relayed", (sent, page.Names(receivers))
 
 
-def _answers(session: Session) -> Iterator[Sequence[Line]]:
+def _answers(session: Session) -> Iterator[Sequence[page.Line]]:
     """Yield a table row for each kind of answer, with the number of answers sent and the number allowed."""
     again = [answer for answer, _ in session.again]
     ids = {id(answer) for answer in again}
@@ -369,17 +360,17 @@ def _zeros(query: str, session: Session) -> list[str]:
     return ["(zeros: the label holder answers it)"] * (query in approval.OF_LABEL_HOLDER)
 
 
-def _no_figures(words: str) -> Sequence[Line]:
+def _no_figures(words: str) -> Sequence[page.Line]:
     return words, "", "", "", ""
 
 
-def _sums(words: str, releases: Sequence[Released], allowed: str = "") -> Sequence[Line]:
+def _sums(words: str, releases: Sequence[Released], allowed: str = "") -> Sequence[page.Line]:
     integers = sum(release.cells for release in releases)
     exact = f"{integers}" if integers < 10**8 else f"{integers / 1e6:.0f} M"
     return words, str(len(releases)), allowed, exact, size(sum(release.bytes for release in releases))
 
 
-def _releases(session: Session) -> Iterator[Block]:
+def _releases(session: Session) -> Iterator[page.Block]:
     """Yield a table of all answers. It shows the first digits of two hashes: of the query, and of the state
     of training in which it was asked."""
     again = {id(answer) for answer, _ in session.again}
@@ -390,10 +381,10 @@ def _releases(session: Session) -> Iterator[Block]:
         words = ", ".join(_words(name, session) for name in approval.queries_of(release.what))
         hashes = (_digits(release.question), _digits(release.position))
         rows.append((str(release.turn), str(release.attempt), words, *hashes, mark))
-    yield Table(
+    yield page.Table(
         "Each answer", ["turn", "attempt", "what left", "question", "position", "remark"], rows, (0, 1)
     )
-    yield note(
+    yield page.note(
         "Turn is the number of the question. Question and position are the first digits of two hashes: of "
         "the question, and of the state of the training. If all three are the same, the same answer was "
         "sent again, which reveals nothing new about rows."

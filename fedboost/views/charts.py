@@ -9,7 +9,6 @@ import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -105,7 +104,7 @@ def _lines(chart: Lines) -> Markup:
     ys = [y for _, places in shown for _, y in places]
     square, mark, steps = chart.square, chart.mark, [one for one, _ in shown if one.at_risk]
     x_axis = _Axis(*((0.0, 1.0) if square else _range(xs, 0.0)), _LEFT, WIDTH - _RIGHT, chart.whole)
-    x_axis = replace(x_axis, marks=_apart(xs)) if steps else x_axis
+    x_axis = replace(x_axis, marks=_apart(xs, chart.ticks)) if steps else x_axis
     y_axis = _Axis(*((0.0, 1.0) if square or steps else _range(ys, 0.05)), bottom, _TOP)
     parts = [*_grid(x_axis, y_axis, chart.across, chart.up)]
     if chart.diagonal:
@@ -117,8 +116,7 @@ def _lines(chart: Lines) -> Markup:
         parts.append(_straight(at, _TOP, at, bottom, "faint"))
         parts.append(_text(at + (-5 if right else 5), _TOP + 10, mark[1], "end" if right else "start"))
     for number, (one, places) in enumerate(shown):
-        drawn = _stairs(places) if one.at_risk else places
-        parts.append(_path([(x_axis.at(x), y_axis.at(y)) for x, y in drawn], number, one.dots))
+        parts.append(_path([(x_axis.at(x), y_axis.at(y)) for x, y in places], number, one.dots))
     parts += _at_risk(steps, x_axis, HEIGHT + 6)
     below = HEIGHT + (_ROW * (len(steps) + 1) + 10) * bool(steps)
     parts += _legend([one.name for one, _ in shown], below)
@@ -128,18 +126,13 @@ def _lines(chart: Lines) -> Markup:
     return _figure(f"{chart.title}{few}", description, below + legend, parts)
 
 
-def _apart(values: Sequence[float]) -> tuple[float, ...]:
-    """Return some of the values, from the lowest on, at about the distance of ticks."""
-    out, step = [min(values)], 0.8 * (max(values) - min(values)) / _TICKS
+def _apart(values: Sequence[float], chosen: Sequence[float]) -> tuple[float, ...]:
+    """Return the chosen values and some of the others, at about the distance of ticks."""
+    low, high = min(values), max(values)
+    out, step = [low, *(value for value in chosen if low < value <= high)], 0.8 * (high - low) / _TICKS
     for value in sorted({*values}):
-        out += [value] if value >= out[-1] + step else []
-    return tuple(out)
-
-
-def _stairs(places: Places) -> Places:
-    """Return the corners of a curve that changes only at its points."""
-    between = [(x, y) for (_, y), (x, _) in pairwise(places)]
-    return [places[0], *(corner for pair in zip(between, places[1:], strict=True) for corner in pair)]
+        out += [value] if all(abs(value - one) >= step for one in out) else []
+    return tuple(sorted(out))
 
 
 def _at_risk(series: Sequence[Series], axis: _Axis, top: float) -> Iterable[Markup]:

@@ -224,7 +224,7 @@ class Section:
 @dataclass(frozen=True)
 class Series:
     """A line of a chart: its name and its points. dots: True to mark each point; at_risk: for a curve of
-    survival, which is drawn in steps, the number of rows at risk after each point."""
+    survival, the number of rows at risk after each point."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -236,7 +236,8 @@ class Series:
 class Lines:
     """A line chart. across, up: labels of the horizontal and the vertical axis; square: True if both axes
     range from 0 to 1; diagonal: True to draw a faint line where both axes have the same value; mark: position
-    to mark on the horizontal axis, and its label; whole: True if the horizontal axis has only integers."""
+    to mark on the horizontal axis, and its label; whole: True if that axis has only integers; ticks: ticks
+    that curves of survival have in any case."""
 
     title: str
     series: Sequence[Series]
@@ -246,6 +247,7 @@ class Lines:
     diagonal: bool = False
     mark: tuple[float, str] | None = None
     whole: bool = False
+    ticks: Sequence[float] = ()
 
 
 @dataclass(frozen=True)

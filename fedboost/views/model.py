@@ -27,30 +27,8 @@ from fedboost.results.model import (
     metrics_of,
 )
 from fedboost.terms.terms import Terms
+from fedboost.views import document as page
 from fedboost.views.approval import not_hidden
-from fedboost.views.document import (
-    Badge,
-    Bars,
-    Block,
-    Code,
-    Document,
-    Entries,
-    Figure,
-    Figures,
-    Items,
-    Line,
-    Lines,
-    Markup,
-    Paragraph,
-    Section,
-    Series,
-    SideBySide,
-    Table,
-    Verdict,
-    element,
-    note,
-    warnings,
-)
 from fedboost.views.results import key_figures, labels_of, number, quality, rows_warnings
 from fedboost.views.session import NO_NOISE, agreed, by_party, part_of, strength, traffic
 from fedboost.views.words import capital, counted, entry, listed, one_line, size
@@ -74,25 +52,25 @@ DIVIDED = (
 )
 
 
-def report(result: ModelReport) -> Document:
+def report(result: ModelReport) -> page.Document:
     terms, rows = result.model.terms, result.rows
     blocks = (
         _key_figures(result),
-        *warnings([*_warnings(result)]),
-        Section("curves", "Learning curves and importance", [*_first_charts(result)]),
+        *page.warnings([*_warnings(result)]),
+        page.Section("curves", "Learning curves and importance", [*_first_charts(result)]),
         *(
-            [note(_MORE)]
+            [page.note(_MORE)]
             if rows is None
             else [_of_rows(rows, labels_of(terms)), _dependence(rows, result.classes)]
         ),
         *_by_site(result),
         _trees(result),
         *agreed(terms, [*_parties(result)]),
-        Section("session", "Participation, traffic and time", [*_session(result)], folded=True),
+        page.Section("session", "Participation, traffic and time", [*_session(result)], folded=True),
     )
     source = "the model file" if result.session is None else "the model and its session"
-    label = terms.columns.label or terms.objective.name
-    return Document(f"Model of {label}", _lead(result), blocks, source)
+    label = "survival" if terms.objective.loss.risk_sign else terms.columns.label or terms.objective.name
+    return page.Document(f"Model of {label}", _lead(result), blocks, source)
 
 
 def _lead(result: ModelReport) -> str:
@@ -103,28 +81,34 @@ def _lead(result: ModelReport) -> str:
     return f"{terms.objective.name}, {trees}, by {parties}{when}"
 
 
-def _key_figures(result: ModelReport) -> Figures:
+def _key_figures(result: ModelReport) -> page.Figures:
     model, terms = result.model, result.model.terms
     signed = len(set(model.signed_by) & set(terms.parties))
     whole = [curve for curve in curves_of(result.rounds[: model.kept]) if not curve.party]
     held_out = [curve for curve in whole if curve.rows == VALIDATION] or whole
     figures = [
-        Figure(curve.metric, number(curve.values[model.kept]), OF_ROWS[curve.rows == VALIDATION])
+        page.Figure(
+            curve.metric,
+            number(curve.values[model.kept]),
+            OF_ROWS[curve.rows == VALIDATION] + ", to compare rounds" * (curve.metric == PARTIAL_LIKELIHOOD),
+        )
         for curve in held_out[:3]
         if model.kept in curve.values
     ]
     if result.training_rows is not None:
-        figures.append(Figure("rows", f"{result.training_rows:,}", "across all parties"))
+        figures.append(page.Figure("rows", f"{result.training_rows:,}", "across all parties"))
     of_parties = "all signed" if signed == len(terms.parties) else f"{signed} signed"
     known = result.verification
     of_parties += ", not checked" if known is None else ", checked" if known.holds else ", INVALID"
-    figures.append(Figure("parties", str(len(terms.parties)), of_parties))
+    figures.append(page.Figure("parties", str(len(terms.parties)), of_parties))
     hides = "hides each party's sums" if terms.protection.hides else "hides nothing from the aggregator"
-    figures.append(Figure("protection", terms.hiding.protection, hides))
+    figures.append(page.Figure("protection", terms.hiding.protection, hides))
     noise = terms.noise
     epsilon = "none" if noise is None else f"{noise.epsilon:g}"
-    figures.append(Figure("epsilon", epsilon, "no noise" if noise is None else f"at delta {noise.delta:g}"))
-    return Figures(figures)
+    figures.append(
+        page.Figure("epsilon", epsilon, "no noise" if noise is None else f"at delta {noise.delta:g}")
+    )
+    return page.Figures(figures)
 
 
 # ---- Warnings to read before the figures of a model -----------------------------------------------------
@@ -206,18 +190,18 @@ def curves_of(rounds: Sequence[Row]) -> list[Curve]:
     return out
 
 
-def metrics_by_round(rounds: Sequence[Row], mark: tuple[float, str] | None = None) -> list[Block]:
+def metrics_by_round(rounds: Sequence[Row], mark: tuple[float, str] | None = None) -> list[page.Block]:
     """Return charts of the metrics over the rows of all parties, at most MAX_CHARTS. mark: a round to mark,
     and its label."""
     curves = [curve for curve in curves_of(rounds) if not curve.party]
-    charts = list[Block]()
+    charts = list[page.Block]()
     for kind in [*dict.fromkeys(curve.metric for curve in curves)][:MAX_CHARTS]:
-        series = [Series(c.rows, [*c.values.items()]) for c in curves if c.metric == kind]
-        charts.append(Lines(f"{kind} by round", series, "round", kind, mark=mark, whole=True))
+        series = [page.Series(c.rows, [*c.values.items()]) for c in curves if c.metric == kind]
+        charts.append(page.Lines(f"{kind} by round", series, "round", kind, mark=mark, whole=True))
     return charts
 
 
-def _first_charts(result: ModelReport) -> Iterator[Block]:
+def _first_charts(result: ModelReport) -> Iterator[page.Block]:
     model, noise = result.model, result.model.terms.noise
     mark = (model.kept, f"kept up to round {model.kept}") if model.kept < model.trained else None
     charts = metrics_by_round(result.rounds, mark)
@@ -225,42 +209,47 @@ def _first_charts(result: ModelReport) -> Iterator[Block]:
     kinds = {curve.metric for curve in curves}
     by_gain = [(name, values[0]) for name, values in result.importance.items()]
     if by_gain:
-        charts.append(Bars("Mean gain of the splits on each feature", by_gain, "mean gain"))
-    yield SideBySide(charts)
+        charts.append(page.Bars("Mean gain of the splits on each feature", by_gain, "mean gain"))
+    yield page.SideBySide(charts)
     if curves:
-        yield note(
+        yield page.note(
             "The curves show metrics over the rows of all parties after each round, rounded to four "
             "significant digits. Parties do not sign these numbers."
         )
         if PARTIAL_LIKELIHOOD in kinds:
-            yield note(
+            yield page.note(
                 f"{PARTIAL_LIKELIHOOD} grows with the number of rows at risk, so do not compare training and "
-                "held-out rows. A prediction is a hazard ratio: of 2 to 1, the hazard is twice as high. "
+                "held-out rows. A prediction is a hazard ratio: 2 means twice the hazard of 1. "
                 "fedboost evaluate reports the C-index and survival by predicted risk."
             )
         if len(kinds) > MAX_CHARTS:
-            yield note(f"The table contains {counted(len(kinds) - MAX_CHARTS, 'more metric')}.")
+            yield page.note(f"The table contains {counted(len(kinds) - MAX_CHARTS, 'more metric')}.")
         rows = [
             (str(n), *(_value(c.values.get(n)) for c in curves)) for n in range(1, len(result.rounds) + 1)
         ]
         headings = ["round", *(f"{c.rows} {c.metric}" for c in curves)]
-        yield Table("Metrics of each round", headings, rows, folded=True)
+        yield page.Table("Metrics of each round", headings, rows, folded=True)
     else:
-        yield note("The model file contains no metrics: the terms have none, or no set of rows had ten rows.")
+        yield page.note(
+            "The model file contains no metrics: the terms have none, or no set of rows had ten rows."
+        )
     if not by_gain:
-        yield note("No feature is used in a split.")
+        yield page.note("No feature is used in a split.")
         return
-    yield note(
+    yield page.note(
         f"{DIVIDED}."
         if noise is not None
-        else "Gain and cover are means over the splits on a feature; weight is the number of these splits. "
-        "They describe the trees, not how much a feature contributes to a prediction."
+        else "Gain and cover (the sum of second derivatives) are means over the splits on a feature; weight "
+        "is the number of these splits. They describe the trees, not how much, or in which direction, a "
+        "feature contributes to a prediction."
     )
     rows = [(name, *(f"{value:.6g}" for value in values)) for name, values in result.importance.items()]
-    yield Table("Importance of each feature used in a split", ["feature", *IMPORTANCES], rows, folded=True)
+    yield page.Table(
+        "Importance of each feature used in a split", ["feature", *IMPORTANCES], rows, folded=True
+    )
 
 
-def _by_site(result: ModelReport) -> Iterator[Section]:
+def _by_site(result: ModelReport) -> Iterator[page.Section]:
     """Yield the section about metrics of individual sites, if there are any."""
     curves = [curve for curve in curves_of(result.rounds) if curve.party]
     if not curves:
@@ -272,13 +261,13 @@ def _by_site(result: ModelReport) -> Iterator[Section]:
             last[curve.party][curve.rows, curve.metric] = curve.values[result.model.kept]
     headings = ["site", *(f"{rows} {metric}" for rows, metric in kinds)]
     lines = [(party, *(_value(own.get(kind)) for kind in kinds)) for party, own in last.items()]
-    blocks: list[Block] = [
-        Paragraph(
+    blocks: list[page.Block] = [
+        page.Paragraph(
             "Metrics over the rows of a single site, as its policy allowed. The aggregator saw them, too."
         ),
-        Table("Metrics of each site after the last round of the model", headings, lines),
+        page.Table("Metrics of each site after the last round of the model", headings, lines),
     ]
-    yield Section("sites", "By site", blocks)
+    yield page.Section("sites", "By site", blocks)
 
 
 def _value(value: float | None) -> str:
@@ -288,78 +277,83 @@ def _value(value: float | None) -> str:
 # ---- The table that was specified for the report --------------------------------------------------------
 
 
-def _of_rows(rows: GivenRows, labels: Sequence[str]) -> Section:
+def _of_rows(rows: GivenRows, labels: Sequence[str]) -> page.Section:
     result = rows.evaluation
     where = f"On {result.rows:,} rows of {rows.source}, predicted for this page ({result.about})."
     measured = quality(result, labels)
-    unsure = [Items(found, warnings=True)] if (found := [*rows_warnings(result)]) else []
-    blocks = [Paragraph(where), *unsure, key_figures(result), *(measured.blocks if measured else [])]
-    return Section("quality", "Quality on additional rows", blocks)
+    unsure = [page.Items(found, warnings=True)] if (found := [*rows_warnings(result)]) else []
+    blocks = [page.Paragraph(where), *unsure, key_figures(result), *(measured.blocks if measured else [])]
+    return page.Section("quality", "Quality on additional rows", blocks)
 
 
-def _dependence(rows: GivenRows, classes: Sequence[str]) -> Section:
+def _dependence(rows: GivenRows, classes: Sequence[str]) -> page.Section:
     if not rows.dependence:
-        return Section("dependence", "Partial dependence", [note("No feature is used in a split.")])
+        return page.Section("dependence", "Partial dependence", [page.note("No feature is used in a split.")])
     about = (
         f"Mean prediction over the rows of {rows.source} if one column is set to each value in turn, for the "
         "features with the highest gain. It shows how the model behaves, not causal effects."
     )
     numbers = [_dependence_chart(each, classes) for each in rows.dependence if not each.is_categorical]
     levels = [_dependence_table(each, classes) for each in rows.dependence if each.is_categorical]
-    return Section("dependence", "Partial dependence", [SideBySide(numbers), *levels, note(about)])
+    return page.Section(
+        "dependence", "Partial dependence", [page.SideBySide(numbers), *levels, page.note(about)]
+    )
 
 
-def _dependence_chart(each: Dependence, classes: Sequence[str]) -> Lines:
+def _dependence_chart(each: Dependence, classes: Sequence[str]) -> page.Lines:
     grid, outputs = [*map(float, each.grid)], each.means.T.tolist()
     names = [f"class {name}" for name in classes] if len(outputs) > 1 else ["prediction"]
     series = [
-        Series(name, [*zip(grid, means, strict=True)]) for name, means in zip(names, outputs, strict=True)
+        page.Series(name, [*zip(grid, means, strict=True)])
+        for name, means in zip(names, outputs, strict=True)
     ]
-    return Lines(f"Prediction by {each.feature}", series, each.feature, "mean prediction")
+    return page.Lines(f"Prediction by {each.feature}", series, each.feature, "mean prediction")
 
 
-def _dependence_table(each: Dependence, classes: Sequence[str]) -> Table:
+def _dependence_table(each: Dependence, classes: Sequence[str]) -> page.Table:
     headings = [each.feature, *(classes if each.means.shape[1] > 1 else ["mean prediction"])]
     rows = [
         (str(level), *map(number, row)) for level, row in zip(each.grid, each.means.tolist(), strict=True)
     ]
-    return Table(f"Prediction by {each.feature}", headings, rows)
+    return page.Table(f"Prediction by {each.feature}", headings, rows)
 
 
 # ---- Trees, signatures, the session ---------------------------------------------------------------------
 
 
-def _trees(result: ModelReport) -> Section:
+def _trees(result: ModelReport) -> page.Section:
     if not result.trees:
-        return Section("trees", "The first trees", [note("The model has no trees.")], folded=True)
+        return page.Section("trees", "The first trees", [page.note("The model has no trees.")], folded=True)
     about = (
         "A row moves from left to right, along “yes” or “no”, to a leaf, whose value is added to the row's "
         f"margin. Use fedboost explain --tree to draw any of the {counted(result.model.trees, 'tree')}."
     )
     first, *others = result.trees
-    folds = [Section(f"tree-{n}", t.title, [*_tree(t)], folded=True) for n, t in enumerate(others, 1)]
-    return Section("trees", "The first trees", [Paragraph(about), *_tree(first), *folds], folded=True)
+    folds = [page.Section(f"tree-{n}", t.title, [*_tree(t)], folded=True) for n, t in enumerate(others, 1)]
+    return page.Section(
+        "trees", "The first trees", [page.Paragraph(about), *_tree(first), *folds], folded=True
+    )
 
 
-def _tree(tree: DrawnTree) -> Iterator[Block]:
+def _tree(tree: DrawnTree) -> Iterator[page.Block]:
     if tree.picture:
         scrolled = {"class_": "scroll", "tabindex": "0", "role": "group", "aria_label": tree.title}
-        picture = element("div", Markup(tree.picture), **scrolled)
-        yield element("figure", element("figcaption", tree.title), picture, class_="tree")
+        picture = page.element("div", page.Markup(tree.picture), **scrolled)
+        yield page.element("figure", page.element("figcaption", tree.title), picture, class_="tree")
     else:
-        yield note(f"{tree.title} has {tree.leaves} leaves, which are too many to draw on this page.")
+        yield page.note(f"{tree.title} has {tree.leaves} leaves, which are too many to draw on this page.")
 
 
-def _parties(result: ModelReport) -> Iterator[Block]:
+def _parties(result: ModelReport) -> Iterator[page.Block]:
     model, known = result.model, result.verification
     if known is not None:
         outcome = "The signatures are valid" if known.holds else "The signatures are NOT valid"
         asked = f" Analyst {known.analyst} requested the session on {known.asked}." if known.analyst else ""
-        yield Paragraph(f"{outcome}: {known.conclusion}.{asked}")
+        yield page.Paragraph(f"{outcome}: {known.conclusion}.{asked}")
     parties = dict.fromkeys((*model.terms.parties, *model.signed_by))
     rows = [(party, part_of(model.terms, party), _signature(result, party)) for party in parties]
-    yield Table("Parties", ["party", "takes part with", "signature"], rows, ())
-    yield Paragraph(("Fingerprint of the model, which the parties sign: ", Code(model.fingerprint)))
+    yield page.Table("Parties", ["party", "takes part with", "signature"], rows, ())
+    yield page.Paragraph(("Fingerprint of the model, which the parties sign: ", page.Code(model.fingerprint)))
 
 
 def _signature(result: ModelReport, party: str) -> str:
@@ -371,11 +365,11 @@ def _signature(result: ModelReport, party: str) -> str:
     return f"INVALID: {fault}" if fault else "valid"
 
 
-def _session(result: ModelReport) -> Iterator[Block]:
+def _session(result: ModelReport) -> Iterator[page.Block]:
     absent = [f"{capital(line)}." for line in absences(result.model)]
-    yield Items(absent) if absent else Paragraph("The sums of every round were over all parties.")
+    yield page.Items(absent) if absent else page.Paragraph("The sums of every round were over all parties.")
     if result.session is None:
-        yield note(
+        yield page.note(
             "Model files do not contain traffic and time. fedboost train prints them at the end and, with "
             "--report, writes them to a page."
         )
@@ -444,24 +438,24 @@ OF_ROWS = {True: "on held-out rows", False: "on training rows"}
 """Maps whether rows were held out to a description of the rows on which a metric is computed."""
 
 
-def training(end: Training) -> Document:
+def training(end: Training) -> page.Document:
     model = end.outline
     values, held_out = _values(model.last_row, model.terms), f"{metrics.VALIDATION}-"
     measured = [
-        Figure(n.removeprefix(held_out), v, OF_ROWS[n.startswith(held_out)]) for n, v in values.items()
+        page.Figure(n.removeprefix(held_out), v, OF_ROWS[n.startswith(held_out)]) for n, v in values.items()
     ]
     names = [*dict.fromkeys(name for own in end.party_metrics.values() for name in own)]
     own = {party: end.party_metrics.get(party, {}) for party in model.terms.holders}
     rows = [(party, *(f"{of[n]:.5f}" if n in of else "-" for n in names)) for party, of in own.items()]
-    return Document(
+    return page.Document(
         "Training",
         "",
         [
-            Verdict(f"{counted(model.trees, 'tree')}: {_saved(end)}", more=[*_stopped(model)]),
-            Figures([*measured, _bytes(end, end.traffic_since_restart)]),
-            *([Table("Metrics of each party", ["party", *names], rows)] if names else []),
+            page.Verdict(f"{counted(model.trees, 'tree')}: {_saved(end)}", more=[*_stopped(model)]),
+            page.Figures([*measured, _bytes(end, end.traffic_since_restart)]),
+            *([page.Table("Metrics of each party", ["party", *names], rows)] if names else []),
             _traffic(end),
-            Entries([*_who(end)]),
+            page.Entries([*_who(end)]),
         ],
     )
 
@@ -482,16 +476,16 @@ def _stopped(model: ModelSummary) -> Iterator[str]:
         yield f"Training stopped after {model.trained} of {model.terms.trees.rounds} rounds."
 
 
-def _bytes(end: TrainingEnd, since_restart: bool = False) -> Figure:
+def _bytes(end: TrainingEnd, since_restart: bool = False) -> page.Figure:
     total = size(sum(each.sent + each.received for each in end.traffic.values()))
-    return Figure("traffic", total, "since the aggregator was restarted" if since_restart else "in all")
+    return page.Figure("traffic", total, "since the aggregator was restarted" if since_restart else "in all")
 
 
-def _traffic(end: TrainingEnd) -> Table:
+def _traffic(end: TrainingEnd) -> page.Table:
     return by_party({party: (each.sent, each.received) for party, each in end.traffic.items()})
 
 
-def _who(end: TrainingEnd) -> Iterator[tuple[str, Line]]:
+def _who(end: TrainingEnd) -> Iterator[tuple[str, page.Line]]:
     """Yield lines with the protection and signers, absent parties and, if each party keeps a part of the
     model, the share of the gain that comes from each party's columns."""
     yield "protection", signatures(end.outline)
@@ -520,11 +514,11 @@ def beginning(demo: Mapping[str, Any], terms: Terms) -> Iterator[str]:
     yield f"protection {hiding.protection}{quick}"
 
 
-def demo(end: Demo) -> Document:
+def demo(end: Demo) -> page.Document:
     """Return the document shown at the end of a demo, which compares the federated model with others."""
     terms = end.outline.terms
     joined, title, log = "federated", "On the same held-out rows", "the first site"
-    kept: list[tuple[str, Line]] = [
+    kept: list[tuple[str, page.Line]] = [
         ("model", f"{end.model} (XGBoost JSON; terms, files and logs are in the same folder)")
     ]
     if isinstance(end, ColumnsDemo):
@@ -538,15 +532,15 @@ def demo(end: Demo) -> Document:
     answer = "equals" if end.equal else "DIFFERS from"
     names = [*end.held_out["pooled"]]
     rows = [(model, *(f"{values[name]:.4f}" for name in names)) for model, values in end.held_out.items()]
-    return Document(
+    return page.Document(
         "Demo",
         "",
         [
-            Verdict(f"The {joined} model {answer} the pooled model", "good" if end.equal else "bad"),
-            Table(title, ["model", *names], rows),
+            page.Verdict(f"The {joined} model {answer} the pooled model", "good" if end.equal else "bad"),
+            page.Table(title, ["model", *names], rows),
             _traffic(end),
-            Entries([*_who(end), *kept]),
-            Paragraph(f"To see what left {log}, run:"),
+            page.Entries([*_who(end), *kept]),
+            page.Paragraph(f"To see what left {log}, run:"),
         ],
     )
 
@@ -554,44 +548,48 @@ def demo(end: Demo) -> Document:
 # ---- A model: the features it uses, and who signed it ---------------------------------------------------
 
 
-def importances(booster: Booster, terms: Terms, by_feature: Mapping[str, Sequence[float]]) -> Document:
+def importances(booster: Booster, terms: Terms, by_feature: Mapping[str, Sequence[float]]) -> page.Document:
     """Return a document that shows feature importance, and a warning if noise divides it among splits.
     by_feature: maps each feature to its values of the measures in IMPORTANCES; features with the highest gain
     come first."""
     rows = [(name, *(f"{value:.6g}" for value in values)) for name, values in by_feature.items()]
     trees = counted(len(booster.trees), "tree")
     split = f"{len(by_feature)} of {counted(len(booster.features), 'feature')} used in {trees}"
-    return Document(
+    return page.Document(
         "Importance",
         booster.objective,
         [
-            Verdict(f"{split}, {listed([*by_feature][:1])} with the highest gain" if by_feature else split),
-            *warnings([f"{DIVIDED}; so does --shap."] if terms.noise is not None else []),
-            *([Table("Importance", ["feature", *IMPORTANCES], rows)] if rows else []),
+            page.Verdict(
+                f"{split}, {listed([*by_feature][:1])} with the highest gain" if by_feature else split
+            ),
+            *page.warnings([f"{DIVIDED}; so does --shap."] if terms.noise is not None else []),
+            *([page.Table("Importance", ["feature", *IMPORTANCES], rows)] if rows else []),
         ],
     )
 
 
-def verification(found: Verification) -> Document:
-    terms, rows = found.terms, list[Sequence[Line]]()
+def verification(found: Verification) -> page.Document:
+    terms, rows = found.terms, list[Sequence[page.Line]]()
     for party in dict.fromkeys((*terms.parties, *found.faults)):
         fault = found.faults.get(party)
-        wrong = Badge(f"INVALID: {fault}", "bad") if fault else Badge("valid", "good")
+        wrong = page.Badge(f"INVALID: {fault}", "bad") if fault else page.Badge("valid", "good")
         rows.append((party, "none" if fault is None else wrong))
     model = f"{found.file}: {terms.objective.name}, {counted(found.trees, 'tree')}, {terms.hiding.protection}"
-    about: list[tuple[str, Line]] = [
+    about: list[tuple[str, page.Line]] = [
         ("model", model),
-        ("fingerprint", Code(found.fingerprint)),
-        ("terms digest", Code(terms.digest)),
+        ("fingerprint", page.Code(found.fingerprint)),
+        ("terms digest", page.Code(terms.digest)),
     ]
     if found.analyst:
         about.append(("requested", f"by analyst {found.analyst} on {found.asked}"))
     outcome = "valid" if found.holds else "NOT valid"
-    blocks: list[Block] = [
-        Verdict(f"The signatures are {outcome}: {found.conclusion}.", "good" if found.holds else "bad"),
-        Table("Signatures", ["party", "signature"], rows, ()),
-        Entries(about),
+    blocks: list[page.Block] = [
+        page.Verdict(f"The signatures are {outcome}: {found.conclusion}.", "good" if found.holds else "bad"),
+        page.Table("Signatures", ["party", "signature"], rows, ()),
+        page.Entries(about),
     ]
     if found.holds:
-        blocks.append(note("Metrics, gains and covers are not signed; predictions do not depend on them."))
-    return Document("Signatures of a model", model, blocks)
+        blocks.append(
+            page.note("Metrics, gains and covers are not signed; predictions do not depend on them.")
+        )
+    return page.Document("Signatures of a model", model, blocks)

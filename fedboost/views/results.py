@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from fedboost.boosting.programs.rounding import rows_of_bin, rows_of_group
@@ -29,26 +30,7 @@ from fedboost.results.tasks import (
 )
 from fedboost.terms.tasks import class_names, is_binary
 from fedboost.terms.terms import Terms
-from fedboost.views.document import (
-    Bars,
-    Block,
-    Document,
-    Entries,
-    Figure,
-    Figures,
-    Line,
-    Lines,
-    Names,
-    Section,
-    Series,
-    SideBySide,
-    State,
-    Table,
-    Verdict,
-    note,
-    unless_empty,
-    warnings,
-)
+from fedboost.views import document as page
 from fedboost.views.session import result_document, session_warnings
 from fedboost.views.words import amount, capital, counted, delimited, listed
 
@@ -71,14 +53,14 @@ RATES = {
 _BY_GROUP = [key for key in RATES if key != "precision"]
 
 
-def evaluation(result: Evaluation) -> Document:
+def evaluation(result: Evaluation) -> page.Document:
     lead = f"{result.rows:,} rows of all parties: {result.about}"
-    blocks = unless_empty(
+    blocks = page.unless_empty(
         key_figures(result),
-        *warnings([*rows_warnings(result), *session_warnings(result.session)]),
+        *page.warnings([*rows_warnings(result), *session_warnings(result.session)]),
         quality(result, labels_of(result.terms)),
         *(
-            Section(f"split-{number}", f"By {column}", [*_split(column, split, result)])
+            page.Section(f"split-{number}", f"By {column}", [*_split(column, split, result)])
             for number, (column, split) in enumerate(result.splits.items())
         ),
     )
@@ -90,23 +72,26 @@ def labels_of(terms: Terms) -> Sequence[str]:
     return class_names(terms) if is_binary(terms) else ("0", "1")
 
 
-def key_figures(result: Evaluation) -> Figures:
+def key_figures(result: Evaluation) -> page.Figures:
     """Return the key figures: metrics, area under the ROC curve, and number of rows."""
     shown = [
-        Figure(metric_name(name), number(value), _within(result.resolution[name]))
+        page.Figure(
+            metric_name(name), number(value, result.resolution[name]), _within(result.resolution[name])
+        )
         for name, value in result.metrics.items()
     ]
     if result.auc is not None and "auc" not in result.metrics:
         shown.insert(
-            0, Figure("area under the ROC curve", number(result.auc.value), _within(result.auc.resolution))
+            0,
+            page.Figure("area under the ROC curve", number(result.auc.value), _within(result.auc.resolution)),
         )
-    return Figures([*shown, Figure("rows", f"{result.rows:,}", result.about)])
+    return page.Figures([*shown, page.Figure("rows", f"{result.rows:,}", result.about)])
 
 
-def quality(result: Evaluation, labels: Sequence[str]) -> Section | None:
+def quality(result: Evaluation, labels: Sequence[str]) -> page.Section | None:
     """Return the section about predictions, labels and the precision of the figures. Returns None if it would
     be empty. labels: names of the two classes."""
-    title, blocks = "Predictions and labels", list[Block]()
+    title, blocks = "Predictions and labels", list[page.Block]()
     if result.outcomes is not None:
         blocks += _of_two_classes(result, labels)
     elif result.classes:
@@ -118,10 +103,10 @@ def quality(result: Evaluation, labels: Sequence[str]) -> Section | None:
         title = "Precision of the figures"
     if result.noise is not None:
         noise = f"Each count has noise of standard deviation {result.noise:.3g} rows. "
-        blocks.append(note(f"{noise}“±” is the standard error of a figure that comes from it."))
+        blocks.append(page.note(f"{noise}“±” is the standard error of a figure that comes from it."))
     elif result.unit > 1:
-        blocks.append(note(" ".join(remarks(result))))
-    return Section("quality", title, blocks) if blocks else None
+        blocks.append(page.note(" ".join(remarks(result))))
+    return page.Section("quality", title, blocks) if blocks else None
 
 
 def rows_warnings(result: Evaluation) -> Iterator[str]:
@@ -142,7 +127,8 @@ def rows_warnings(result: Evaluation) -> Iterator[str]:
 def remarks(result: Evaluation) -> Iterator[str]:
     """Yield sentences about the precision of the figures, missing figures, and the option that shows more."""
     unit = result.unit
-    yield f"Counts are accurate to {unit} rows. In other figures, {unit} rows change only the last digit."
+    last = f"In {'metrics' if result.survival else 'other figures'}, {unit} rows change only the last digit."
+    yield f"Counts are accurate to {unit} rows. {last}"
     for name, cap in result.caps.items():
         yield f"In {name}, the loss of a row is capped at {cap:g}: fewer than {unit} rows have a larger loss."
     few = [*_too_few(result)]
@@ -170,7 +156,7 @@ def _too_few(result: Evaluation) -> Iterator[str]:
 # ---- Two classes ----------------------------------------------------------------------------------------
 
 
-def _of_two_classes(result: Evaluation, labels: Sequence[str]) -> Iterator[Block]:
+def _of_two_classes(result: Evaluation, labels: Sequence[str]) -> Iterator[page.Block]:
     outcomes, rates = result.outcomes, result.rates
     assert outcomes is not None
     assert rates is not None
@@ -187,17 +173,17 @@ def _of_two_classes(result: Evaluation, labels: Sequence[str]) -> Iterator[Block
             error = within_of_rate(key, counted, result.unit)
         known.append((words, share(value), "" if error is None else f"{error:.1g}"))
     limit = f"{result.threshold:g}"
-    yield SideBySide(
+    yield page.SideBySide(
         [
-            Table(f"Rows by label and prediction (1 above {limit})", headings, counts, folded=False),
-            Table(f"Rates at threshold {limit}", ["rate", "value", "±"], known, folded=False),
+            page.Table(f"Rows by label and prediction (1 above {limit})", headings, counts, folded=False),
+            page.Table(f"Rates at threshold {limit}", ["rate", "value", "±"], known, folded=False),
         ]
     )
     if not result.bins:
         return
     groups = grouped(result.bins)
-    yield SideBySide([*_curves(result, groups)])
-    yield Table(
+    yield page.SideBySide([*_curves(result, groups)])
+    yield page.Table(
         "Rows by predicted probability",
         ["probability", "rows", "label 1", "predicted", "share of label 1"],
         [
@@ -214,15 +200,15 @@ def _of_two_classes(result: Evaluation, labels: Sequence[str]) -> Iterator[Block
     )
 
 
-def _curves(result: Evaluation, groups: Sequence[ScoreBin]) -> Iterator[Block]:
+def _curves(result: Evaluation, groups: Sequence[ScoreBin]) -> Iterator[page.Block]:
     roc = [(each.false_positive_rate, each.true_positive_rate) for each in result.roc]
-    precision = Series("model", _precision(result.bins))
-    calibration = Series("rows of a bin", [(g.mean_prediction, g.rate) for g in groups], dots=True)
+    precision = page.Series("model", _precision(result.bins))
+    calibration = page.Series("rows of a bin", [(g.mean_prediction, g.rate) for g in groups], dots=True)
     axes = "false positive rate", "true positive rate"
-    yield Lines("ROC curve", [Series("model", roc)], *axes, square=True, diagonal=True)
-    yield Lines("Precision-recall curve", [precision], "recall", "precision", square=True)
+    yield page.Lines("ROC curve", [page.Series("model", roc)], *axes, square=True, diagonal=True)
+    yield page.Lines("Precision-recall curve", [precision], "recall", "precision", square=True)
     axes = "mean predicted probability", "share of label 1"
-    yield Lines("Calibration", [calibration], *axes, diagonal=True)
+    yield page.Lines("Calibration", [calibration], *axes, diagonal=True)
 
 
 def _precision(bins: Sequence[ScoreBin]) -> list[tuple[float, float]]:
@@ -258,6 +244,7 @@ def grouped(bins: Sequence[ScoreBin]) -> list[ScoreBin]:
 
 SHOWN_TIMES = 4
 """Approximate number of times for which survival is shown in a table, unless the terms have times."""
+_CURVES = "Curves are Kaplan-Meier estimates at some times; straight lines join them, also for the median."
 _NAMES = {CINDEX: "C-index", AUC_AT: "AUC at ", BRIER_AT: "Brier score at "}
 
 
@@ -267,30 +254,30 @@ def metric_name(name: str) -> str:
     return _NAMES.get(kind + at, kind + at) + time
 
 
-def _of_survival(result: Evaluation, label: str) -> Iterator[Block]:
+def _of_survival(result: Evaluation, label: str) -> Iterator[page.Block]:
     every, *thirds = result.survival
     shown, least = thirds or [every], rows_of_bin(result.unit)
     title = f"Kaplan-Meier curve{'s by third of predicted risk' if thirds else ''}"
-    yield Lines(title, [*map(survival_line, shown)], label, "share without an event")
-    yield survival_table(
-        [*thirds, every], sorted({time for name in result.metrics if (time := time_of(name))})
-    )
-    yield note(
+    times = sorted({time for name in result.metrics if (time := time_of(name))})
+    yield page.Lines(title, [*map(survival_line, shown)], label, "share without an event", ticks=times)
+    yield survival_table([*thirds, every], times)
+    yield page.note(
         "C-index: of two rows, one of which is known to have its event first, how often that one has the "
-        "higher predicted risk (0.5: by chance). AUC: the same for rows with an event until a time and rows "
-        "without. Brier score: mean squared error of the predicted probability (lower is better). Curves are "
-        f"Kaplan-Meier estimates, which end where fewer than {least} rows are at risk. “±” is the largest "
-        "rounding error, not a confidence interval."
+        "higher predicted risk (0.5: by chance). AUC: of a row with an event until this time and a row "
+        "without, how often the first has the higher predicted risk. Brier score: mean squared error of the "
+        "predicted probability (0.25: always 50%; lower is better). “±” is the largest rounding error; it "
+        f"says nothing about chance. {_CURVES} They end at the first time with fewer than {least} rows at "
+        f"risk. Rows and events are rounded to {result.unit}; times have the unit of the label."
     )
 
 
-def survival_line(curve: SurvivalCurve) -> Series:
+def survival_line(curve: SurvivalCurve) -> page.Series:
     name = "all rows" if curve.name == GROUPS[0] else f"{curve.name} risk"
     points = [(point.time, point.survival) for point in curve.points]
-    return Series(capital(name), points, at_risk=[point.at_risk for point in curve.points])
+    return page.Series(capital(name), points, at_risk=[point.at_risk for point in curve.points])
 
 
-def survival_table(curves: Sequence[SurvivalCurve], times: Sequence[float]) -> Table:
+def survival_table(curves: Sequence[SurvivalCurve], times: Sequence[float]) -> page.Table:
     """Return the survival of groups of rows at some times. times: by default, some points of the curves."""
     known = max(([point.time for point in each.points[1:]] for each in curves), key=len)
     times = times or known[len(known) // SHOWN_TIMES :: -(-len(known) // SHOWN_TIMES) or 1]
@@ -299,28 +286,37 @@ def survival_table(curves: Sequence[SurvivalCurve], times: Sequence[float]) -> T
         until = [[point for point in each.points if point.time <= time][-1] for time in times]
         ends = each.points[-1].time
         at = [f"{p.survival:.0%}" if time <= ends else "…" for p, time in zip(until, times, strict=True)]
-        half = next((amount(point.time) for point in each.points if point.survival <= 0.5), "not reached")
+        half = _median(each)
         rows.append((survival_line(each).name, f"{each.rows:,}", f"{each.events:,}", half, *at))
     headings = ["", "rows", "events", "median", *(f"at {amount(time)}" for time in times)]
-    return Table("Share of rows without an event", headings, rows, folded=False)
+    return page.Table("Survival by group", headings, rows, folded=False)
+
+
+def _median(curve: SurvivalCurve) -> str:
+    """Return the time until which half of the rows have an event, on the line between two points."""
+    for before, after in pairwise(curve.points):
+        if after.survival <= 0.5:
+            share = (before.survival - 0.5) / (before.survival - after.survival)
+            return f"about {float(f'{before.time + share * (after.time - before.time):.2g}'):g}"
+    return "not reached"
 
 
 # ---- Several classes, groups and sites ------------------------------------------------------------------
 
 
-def _matrix(result: Evaluation) -> Block:
+def _matrix(result: Evaluation) -> page.Block:
     classes = result.classes
     if len(classes) > MAX_CLASSES:
-        return note(
+        return page.note(
             f"{len(classes)} classes are too many to show; use --json for rows by class and predicted class."
         )
     assert isinstance(result.confusion, list)
     rows = [(name, *map(count, row)) for name, row in zip(classes, result.confusion, strict=True)]
     headings = ["label", *(f"predicted {name}" for name in classes)]
-    return Table("Rows by label and most probable class", headings, rows, folded=False)
+    return page.Table("Rows by label and most probable class", headings, rows, folded=False)
 
 
-def _split(title: str, split: Split, result: Evaluation) -> Iterator[Block]:
+def _split(title: str, split: Split, result: Evaluation) -> Iterator[page.Block]:
     sets = split.sets
     metrics = [*next(iter(sets.values())).metrics] if sets else []
     rates = _BY_GROUP if result.rates else []
@@ -340,22 +336,25 @@ def _split(title: str, split: Split, result: Evaluation) -> Iterator[Block]:
         apart = (shown[key](split.gaps[key]) if key in split.gaps else "-" for key in told)
         rows.append(("difference", "", *apart))
     if rows:
-        yield Table(f"Figures by {title}", [title, "rows", *(RATES.get(key, key) for key in told)], rows)
+        yield page.Table(f"Figures by {title}", [title, "rows", *(RATES.get(key, key) for key in told)], rows)
+    if result.survival and not told:
+        yield page.note("Figures of survival times are of all rows together.")
+        return
     missing = [RATES.get(key, key) for key in shown if key not in told]
     few = f"fewer than {rows_of_group(result.unit)}, in total or with one of the labels"
     if missing and told:
-        yield note(f"Each group has too few rows ({few}) for {', '.join(missing)}.")
+        yield page.note(f"Each group has too few rows ({few}) for {', '.join(missing)}.")
     if small:
-        yield note(
-            f"Too few rows for any figure ({few}): ", Names(small), ". A lower --min-count shows more."
+        yield page.note(
+            f"Too few rows for any figure ({few}): ", page.Names(small), ". A lower --min-count shows more."
         )
     if len(rows) > 1:
-        yield note(
+        yield page.note(
             "A dash means that the difference may be due to rounding. Between small groups, it may be chance."
         )
     if split.left_out:
         few = f"with fewer than {result.unit} rows" if result.unit > 1 else "without rows"
-        yield note(f"Groups {few} are left out: ", Names(split.left_out))
+        yield page.note(f"Groups {few} are left out: ", page.Names(split.left_out))
 
 
 def _of_group(each: SetFigures, key: str, shown: Callable[[float | None], str]) -> str:
@@ -369,12 +368,15 @@ def _of_group(each: SetFigures, key: str, shown: Callable[[float | None], str]) 
 
 
 def _within(within: float | None) -> str:
-    return "" if within is None or within < SHOWN_WITHIN else f"± {within:.1g}"
+    return "" if within is None or within < SHOWN_WITHIN else f"± {within:.2g}"
 
 
-def number(value: float | None) -> str:
-    """Format a figure. None becomes “…”."""
-    return "…" if value is None else f"{value:.5g}"
+def number(value: float | None, within: float | None = None) -> str:
+    """Format a figure, with at least as many decimals as its uncertainty. None becomes “…”."""
+    if value is None:
+        return "…"
+    text, digits = f"{value:.5g}", len(_within(within).partition(".")[2])
+    return text if len(text.partition(".")[2]) >= digits else f"{value:.{digits}f}"
 
 
 def count(value: int | None) -> str:
@@ -397,24 +399,26 @@ SHOWN_LEVELS = 6
 _QUANTILES = ("0.05", "0.25", "0.5", "0.75", "0.95")
 
 
-def description(result: Description) -> Document:
+def description(result: Description) -> page.Document:
     rows, found = result.rows, [*hints(result)]
     numbers = [column for column in result.columns if column.is_numeric]
     groups = [column for column in result.columns if not column.is_numeric]
     what = f"{rows:,} rows of all parties, {counted(len(result.columns), 'column')}"
-    answer = Verdict("Nothing in these rows requires a change to the terms or tables.", "good", [f"{what}."])
+    absent = result.terms.columns.absent.items()
+    more = [f"{what}.", *(f"By the terms, {site} lacks {listed(names)}." for site, names in absent)]
+    answer = page.Verdict("Nothing in these rows requires a change to the terms or tables.", "good", more)
     if found:
         things = counted(len(found), "thing")
-        answer = Verdict(f"{things} to look at before training on these rows.", "unclear", [f"{what}."])
+        answer = page.Verdict(f"{things} to look at before training on these rows.", "unclear", more)
     blocks = (
         answer,
-        *warnings([*session_warnings(result.session)]),
+        *page.warnings([*session_warnings(result.session)]),
         *([_hints(found)] if found else []),
-        Section("columns", "Columns", [*_columns(numbers, groups, rows)]),
-        Section("label", "The label", [*_label(result.label, rows)]),
-        *([Section("levels", "Levels of all sites", [*_union(result)])] if result.level_names else []),
-        *([Section("sites", "By site", [*_by_site(result)])] if result.sites else []),
-        note(hidden(result)),
+        page.Section("columns", "Columns", [*_columns(numbers, groups, rows)]),
+        page.Section("label", "The label", [*_label(result.label, rows)]),
+        *([page.Section("levels", "Levels of all sites", [*_union(result)])] if result.level_names else []),
+        *([page.Section("sites", "By site", [*_by_site(result)])] if result.sites else []),
+        page.note(hidden(result)),
     )
     return result_document(result, "Description of the rows", what, blocks)
 
@@ -427,7 +431,8 @@ def hidden(result: Description) -> str:
         )
     unit = result.unit
     rounded = f"Counts are rounded to {unit} rows. " if unit > 1 else ""
-    return f"{rounded}“…” stands for a quantile with fewer than {result.min_count} rows beyond it."
+    few = f"values of fewer than {result.min_count} rows"
+    return f"{rounded}“…” stands for a quantile that could show the smallest or largest value, or {few}."
 
 
 # ---- What to change in the terms or the tables ----------------------------------------------------------
@@ -447,13 +452,13 @@ class Hint:
         return f"{self.what} {delimited(self.name)} {self.finding}: {self.remedy}"
 
 
-def _hints(found: Sequence[Hint]) -> Section:
+def _hints(found: Sequence[Hint]) -> page.Section:
     names = (each.name if each.what == "column" else f"{each.name} (label)" for each in found)
     rows = [
         (name, capital(each.finding), capital(each.remedy)) for name, each in zip(names, found, strict=True)
     ]
-    table = Table("Hints", ["column", "finding", "what to do"], rows, (), folded=False)
-    return Section("advice", "What to change", [table])
+    table = page.Table("Hints", ["column", "finding", "what to do"], rows, (), folded=False)
+    return page.Section("advice", "What to change", [table])
 
 
 def hints(result: Description) -> Iterator[Hint]:
@@ -535,67 +540,70 @@ def _hints_on_levels(column: Column, result: Description) -> Iterator[Hint]:
 # ---- Columns and the label ------------------------------------------------------------------------------
 
 
-def _columns(numbers: Sequence[Column], groups: Sequence[Column], rows: int) -> Iterator[Block]:
+def _columns(numbers: Sequence[Column], groups: Sequence[Column], rows: int) -> Iterator[page.Block]:
     if numbers:
         yield _quantiles("Quantiles of each numeric feature", numbers, rows)
-        yield note("Quantiles are rounded within their intervals; “missing” is a percentage of all rows.")
+        yield page.note(
+            "Quantiles are rounded within their intervals; “missing” is a percentage of all rows."
+        )
     else:
-        yield note("The terms have no numeric features.")
+        yield page.note("The terms have no numeric features.")
     if groups:
         lines = [line for column in groups for line in _rows_of_levels(column, rows)]
-        yield Table("Rows of each level", ["column", "level", "rows", "share"], lines, (2, 3))
+        yield page.Table("Rows of each level", ["column", "level", "rows", "share"], lines, (2, 3))
     else:
-        yield note("The terms have no categorical features.")
+        yield page.note("The terms have no categorical features.")
 
 
-def _quantiles(caption: str, columns: Sequence[Column], rows: int) -> Table:
+def _quantiles(caption: str, columns: Sequence[Column], rows: int) -> page.Table:
     lines = [
         (column.name, share_of(column.missing, rows), *(quantile(column.quantiles[q]) for q in _QUANTILES))
         for column in columns
     ]
-    return Table(caption, ["column", "missing", *(f"{float(q):.0%}" for q in _QUANTILES)], lines)
+    return page.Table(caption, ["column", "missing", *(f"{float(q):.0%}" for q in _QUANTILES)], lines)
 
 
-def _rows_of_levels(column: Column, rows: int) -> Iterator[Sequence[Line]]:
+def _rows_of_levels(column: Column, rows: int) -> Iterator[Sequence[page.Line]]:
     others = {"(other levels)": column.undeclared, "(missing)": column.missing}
     for level, known in (*column.levels.items(), *((n, c) for n, c in others.items() if c != 0)):
         yield column.name, level, count(known), share_of(known, rows)
 
 
-def _union(result: Description) -> Iterator[Block]:
+def _union(result: Description) -> Iterator[page.Block]:
     """Yield a table of the levels that sites named, and which of them the terms lack."""
-    declared, lines = result.terms.columns.categorical, list[Sequence[Line]]()
+    declared, lines = result.terms.columns.categorical, list[Sequence[page.Line]]()
     for name, known in result.level_names.items():
         rows = {**known.levels, "(other levels)": known.others}
         lines += [(name, level, count(rows[level]), "yes" * (level in declared[name])) for level in rows]
-    yield Table("Levels of all sites", ["column", "level", "rows", "in terms"], lines)
+    yield page.Table("Levels of all sites", ["column", "level", "rows", "in terms"], lines)
     halves = " and ".join(f"({listed(group)})" for group in groups_of(result.terms.parties))
-    yield note(
+    yield page.note(
         f"A level is named if each of two groups of sites has {result.min_count} rows of it: {halves}."
     )
 
 
-def _by_site(result: Description) -> Iterator[Block]:
+def _by_site(result: Description) -> Iterator[page.Block]:
     sites = result.sites
     lines = [("(rows)", *(f"{site.rows:,}" for site in sites.values()))]
     for name in (column.name for column in result.columns):
         shares = (share_of(site.missing[name] if site.rows else None, site.rows) for site in sites.values())
         lines.append((name, *shares))
-    yield Table("Rows without a declared value", ["column", *sites], lines, range(1, len(sites) + 1))
+    yield page.Table("Rows without a declared value", ["column", *sites], lines, range(1, len(sites) + 1))
 
 
-def _label(label: Column, rows: int) -> Iterator[Block]:
+def _label(label: Column, rows: int) -> Iterator[page.Block]:
     if label.levels:
         lines = [(name, count(known), share_of(known, rows)) for name, known in label.levels.items()]
-        yield Table(f"Rows by {label.name}", ["label", "rows", "share"], lines)
+        yield page.Table(f"Rows by {label.name}", ["label", "rows", "share"], lines)
     elif label.is_numeric:
         yield _quantiles(f"Quantiles of {label.name}", [label], rows)
     elif label.survival is not None:
         curve = label.survival
-        yield Lines("Kaplan-Meier curve", [survival_line(curve)], label.name, "share without an event")
+        yield page.Lines("Kaplan-Meier curve", [survival_line(curve)], label.name, "share without an event")
         yield survival_table([curve], [])
+        yield page.note(_CURVES)
     else:
-        yield note(f"The values of {label.name} are left out.")
+        yield page.note(f"The values of {label.name} are left out.")
 
 
 def quantile(interval: Interval | None) -> str:
@@ -630,20 +638,23 @@ GRADES = (
 """Explanation of the verdicts on a column."""
 
 
-def drift(result: Drift) -> Document:
+def drift(result: Drift) -> page.Document:
     *columns, score = result.columns
     ranked = [*sorted(columns, key=lambda each: -(each.psi or 0)), score]
     far = [each for each in ranked if each.verdict != "stable" and each.psi is not None]
     others = [each for each in ranked if each not in far]
     stable = len([each for each in others if each is not score])
-    moved: list[Block] = [_indices(far), SideBySide([_chart(each) for each in far[:MAX_DRAWN_BINS]])]
+    moved: list[page.Block] = [
+        _indices(far),
+        page.SideBySide([_chart(each) for each in far[:MAX_DRAWN_BINS]]),
+    ]
     if len(far) > MAX_DRAWN_BINS:
-        moved.append(note(f"The charts show the {MAX_DRAWN_BINS} columns that moved most."))
+        moved.append(page.note(f"The charts show the {MAX_DRAWN_BINS} columns that moved most."))
     blocks = (
         verdict(result),
-        *warnings([*session_warnings(result.session)]),
-        *([Section("columns", "What moved", moved)] if far else []),
-        note(
+        *page.warnings([*session_warnings(result.session)]),
+        *([page.Section("columns", "What moved", moved)] if far else []),
+        page.note(
             f"PSI is the population stability index. {GRADES} Bins with fewer than "
             f"{result.min_count} rows are merged."
             + (
@@ -652,8 +663,8 @@ def drift(result: Drift) -> Document:
                 else f" Counts have noise of standard deviation {result.noise:.3g}."
             )
         ),
-        Section("others", f"Stable columns ({stable})", [_indices(others)], folded=True),
-        Section("bins", "Rows by bin of each column", [_bins(ranked)], folded=True),
+        page.Section("others", f"Stable columns ({stable})", [_indices(others)], folded=True),
+        page.Section("bins", "Rows by bin of each column", [_bins(ranked)], folded=True),
     )
     return result_document(result, "Drift since the training", _what(result), blocks)
 
@@ -662,7 +673,7 @@ def _what(result: Drift) -> str:
     return f"{result.rows:,} rows of all parties, compared with {result.reference_rows:,} training rows"
 
 
-def verdict(result: Drift) -> Verdict:
+def verdict(result: Drift) -> page.Verdict:
     """Return a sentence that says whether the distribution of any column, or of the score, has changed."""
     *columns, score = result.columns
     moved = [each.name for each in columns if each.has_moved]
@@ -683,17 +694,17 @@ def verdict(result: Drift) -> Verdict:
         "stable": "The score of the model did not move.",
     }
     is_slight = bool(slight) or score.verdict == "slight"
-    state: State = "bad" if moved or score.has_moved else "unclear" if is_slight else "good"
+    state: page.State = "bad" if moved or score.has_moved else "unclear" if is_slight else "good"
     about = [f"{_what(result)}.", *([of_score[score.verdict]] if score.verdict in of_score else [])]
     if state != "good":
         about.append(
             "Drift alone does not make the model worse: evaluate it on rows with a known outcome "
             "(fedboost evaluate)."
         )
-    return Verdict(text, state, about)
+    return page.Verdict(text, state, about)
 
 
-def _indices(columns: Sequence[DriftColumn]) -> Table:
+def _indices(columns: Sequence[DriftColumn]) -> page.Table:
     rows = [
         (
             each.name,
@@ -705,22 +716,24 @@ def _indices(columns: Sequence[DriftColumn]) -> Table:
         for each in columns
     ]
     headings = ["column", "psi", "limit by chance", "verdict", "largest change"]
-    return Table("How far each column moved", headings, rows, (1, 2))
+    return page.Table("How far each column moved", headings, rows, (1, 2))
 
 
-def _chart(column: DriftColumn) -> Bars:
+def _chart(column: DriftColumn) -> page.Bars:
     values = [(values_of(one), 100 * before, 100 * after) for one, before, after in _shares(column)]
-    return Bars(f"Percentage of rows by {column.name}", values, "percentage of rows", ("training", "today"))
+    return page.Bars(
+        f"Percentage of rows by {column.name}", values, "percentage of rows", ("training", "today")
+    )
 
 
-def _bins(columns: Sequence[DriftColumn]) -> Table:
+def _bins(columns: Sequence[DriftColumn]) -> page.Table:
     rows = [
         (each.name, values_of(one), f"{one.reference:,}", f"{before:.1%}", f"{one.rows:,}", f"{after:.1%}")
         for each in columns
         for one, before, after in _shares(each)
     ]
     headings = ["column", "values", "training rows", "share", "rows today", "share today"]
-    return Table("Rows by bin of each column", headings, rows, range(2, 6), folded=False)
+    return page.Table("Rows by bin of each column", headings, rows, range(2, 6), folded=False)
 
 
 def _shares(column: DriftColumn) -> Iterator[tuple[DriftBin, float, float]]:
@@ -759,7 +772,7 @@ MAX_TRIALS = 10
 """Maximum number of trials in the table."""
 
 
-def tuning(result: Tuning) -> Document:
+def tuning(result: Tuning) -> page.Document:
     metric, trials = result.metric, result.trials
     best = trials[result.best]
     rows = [
@@ -772,14 +785,14 @@ def tuning(result: Tuning) -> Document:
     if not result.best:
         gain = "No trial beats the settings in the terms."
     headings = ["trial", metric, "best round", "of", "settings"]
-    table = Table("Trials, best first", headings, rows, range(4), folded=False)
-    at_best = note(
+    table = page.Table("Trials, best first", headings, rows, range(4), folded=False)
+    at_best = page.note(
         f"The {metric} is measured on the validation rows after the best round of each trial.{more}"
     )
     blocks = (
-        Verdict(f"Trial {result.best} is the best: {_settings(best)}.", more=[gain]),
-        *warnings([*session_warnings(result.session)]),
-        Section("trials", "Trials", [table, at_best]),
+        page.Verdict(f"Trial {result.best} is the best: {_settings(best)}.", more=[gain]),
+        *page.warnings([*session_warnings(result.session)]),
+        page.Section("trials", "Trials", [table, at_best]),
     )
     lead = f"{counted(len(trials), 'trial')} in parallel, compared by {metric} on validation rows"
     return result_document(result, "Trials of settings", lead, blocks)
@@ -793,7 +806,7 @@ def _settings(trial: Trial) -> str:
 
 
 RESULTS: dict[str, type[Result]] = {kind.task: kind for kind in (Description, Evaluation, Drift, Tuning)}
-VIEWS: dict[str, Callable[[Any], Document]] = {
+VIEWS: dict[str, Callable[[Any], page.Document]] = {
     Description.task: description,
     Evaluation.task: evaluation,
     Drift.task: drift,
@@ -801,7 +814,7 @@ VIEWS: dict[str, Callable[[Any], Document]] = {
 }
 
 
-def document(result: Result) -> Document:
+def document(result: Result) -> page.Document:
     """Return a result of any task as a document."""
     return VIEWS[result.task](result)
 
@@ -836,7 +849,7 @@ def notices(oddities: Iterable[Oddity]) -> Iterator[str]:
             yield others
 
 
-def check(table: Checked) -> Document:
+def check(table: Checked) -> page.Document:
     part = (
         f", of which the first {table.rows_checked:,} were checked"
         if 0 < table.rows_checked < table.rows
@@ -844,13 +857,13 @@ def check(table: Checked) -> Document:
     )
     rows = f"{table.table}: {table.rows:,} rows{part}, {counted(table.columns, 'column')}"
     numbers = [counted(table.number(severity), severity) for severity in SEVERITIES if table.number(severity)]
-    state: State = "bad" if table.number(ERROR) else "unclear" if table.number(WARNING) else "good"
+    state: page.State = "bad" if table.number(ERROR) else "unclear" if table.number(WARNING) else "good"
     about = {"table": rows, "label": table.label, "workers": table.workers}
-    blocks: list[Block] = [Verdict(capital(", ".join(numbers)) or "No problems were found", state)]
-    blocks.append(Entries([(key, text) for key, text in about.items() if text]))
+    blocks: list[page.Block] = [page.Verdict(capital(", ".join(numbers)) or "No problems were found", state)]
+    blocks.append(page.Entries([(key, text) for key, text in about.items() if text]))
     if table.oddities:
-        blocks.append(Entries([*_entries(table.oddities)]))
-    return Document("Check of a table", rows, blocks, "the table")
+        blocks.append(page.Entries([*_entries(table.oddities)]))
+    return page.Document("Check of a table", rows, blocks, "the table")
 
 
 def _entries(oddities: Iterable[Oddity]) -> Iterator[tuple[str, str]]:

@@ -10,33 +10,23 @@ from collections.abc import Iterator, Sequence
 from fedboost.results.base import Ended, Result, Traffic
 from fedboost.results.privacy import Outlook, Plan, PrivacyCard
 from fedboost.terms.terms import Terms
+from fedboost.views import document as page
 from fedboost.views.approval import WHO_LEARNS_WHAT, groups, not_hidden
-from fedboost.views.document import (
-    Block,
-    Code,
-    Document,
-    Entries,
-    Items,
-    Paragraph,
-    Section,
-    Table,
-    Verdict,
-    note,
-)
 from fedboost.views.words import counted, duration, listed, one_line, size
 
 
-def result_document(result: Result, title: str, lead: str, blocks: Sequence[Block]) -> Document:
+def result_document(result: Result, title: str, lead: str, blocks: Sequence[page.Block]) -> page.Document:
     """Return a result as a document: its own blocks, then the folded sections that every session has."""
     session, terms = result.session, result.session.terms
     signed = [
         (party, part_of(terms, party), "its answers" if party in session.signed_by else "nothing")
         for party in dict.fromkeys((*terms.parties, *session.signed_by))
     ]
-    agreed_by = Table("Parties", ["party", "takes part with", "signed"], signed, ())
-    checked = note("If the analyst has keys, signatures are checked when the result arrives.")
-    more = (*agreed(terms, [agreed_by, checked]), Section("session", "Traffic", [*traffic(session)], True))
-    return Document(title, lead, (*blocks, *more), "the result and its session")
+    agreed_by = page.Table("Parties", ["party", "takes part with", "signed"], signed, ())
+    checked = page.note("If the analyst has keys, signatures are checked when the result arrives.")
+    moved = page.Section("session", "Traffic", [*traffic(session)], folded=True)
+    every = *blocks, *agreed(terms, [agreed_by, checked]), moved
+    return page.Document(title, lead, every, "the result and its session")
 
 
 def session_warnings(session: Ended) -> Iterator[str]:
@@ -64,26 +54,26 @@ _OF_A_RESULT = (
 )
 
 
-def agreed(terms: Terms, parties: Sequence[Block]) -> tuple[Section, Section]:
+def agreed(terms: Terms, parties: Sequence[page.Block]) -> tuple[page.Section, page.Section]:
     """Return a section on parties and terms, and one on who learns what, both folded."""
     words = groups(terms)
-    about: list[Block] = [
+    about: list[page.Block] = [
         *parties,
-        *(Entries(lines) for title, lines in words if title != WHO_LEARNS_WHAT),
-        note("All other settings have their default values."),
-        Paragraph(("Every party agreed to these terms before the session. Digest: ", Code(terms.digest))),
+        *(page.Entries(lines) for title, lines in words if title != WHO_LEARNS_WHAT),
+        page.note("All other settings have their default values."),
+        page.Paragraph(("Every party must agree to these terms. Digest: ", page.Code(terms.digest))),
     ]
-    told: list[Block] = [Entries(lines) for title, lines in words if title == WHO_LEARNS_WHAT]
+    told: list[page.Block] = [page.Entries(lines) for title, lines in words if title == WHO_LEARNS_WHAT]
     has_more = not (terms.task.takes_candidates or (terms.task.counts_values and terms.blocks))
-    told += [note(_OF_A_MODEL if terms.task.trains else _OF_A_RESULT)] * has_more
+    told += [page.note(_OF_A_MODEL if terms.task.trains else _OF_A_RESULT)] * has_more
     if terms.noise is not None:
         told += [
-            Paragraph("Privacy card: what is guaranteed for every single row."),
+            page.Paragraph("Privacy card: what is guaranteed for every single row."),
             *card_blocks(PrivacyCard.of(terms)),
         ]
     return (
-        Section("agreed", "Who agreed, and to what", about, folded=True),
-        Section("privacy", WHO_LEARNS_WHAT, told, folded=True),
+        page.Section("agreed", "Who agreed, and to what", about, folded=True),
+        page.Section("privacy", WHO_LEARNS_WHAT, told, folded=True),
     )
 
 
@@ -103,24 +93,24 @@ def part_of(terms: Terms, party: str) -> str:
 # ---- Traffic and time: bytes and seconds, as measured by the process that followed the session ---------
 
 
-def traffic(session: Ended) -> Iterator[Block]:
+def traffic(session: Ended) -> Iterator[page.Block]:
     """Yield the total traffic, that of each party, and the time and traffic of each round, if any."""
-    yield Paragraph(_in_short(session))
+    yield page.Paragraph(_in_short(session))
     if session.traffic:
         order = {party: number for number, party in enumerate(session.terms.parties)}
         parties = sorted(session.traffic, key=lambda party: order.get(party, len(order)))
         yield by_party({party: session.traffic[party] for party in parties})
     else:
-        yield note("No bytes were counted.")
+        yield page.note("No bytes were counted.")
     if session.rounds:
         rounds = [(str(n), f"{r['seconds']:.3g}", size(r["bytes"])) for n, r in enumerate(session.rounds, 1)]
-        yield Table("Time and traffic of each round", ["round", "seconds", "bytes"], rounds, folded=True)
+        yield page.Table("Time and traffic of each round", ["round", "seconds", "bytes"], rounds, folded=True)
 
 
-def by_party(traffic: Traffic) -> Table:
+def by_party(traffic: Traffic) -> page.Table:
     """Return a table of the bytes sent and received by each party."""
     rows = [(party, *map(size, moved)) for party, moved in traffic.items()]
-    return Table("Traffic of each party", ["party", "sent", "received"], rows)
+    return page.Table("Traffic of each party", ["party", "sent", "received"], rows)
 
 
 def _in_short(session: Ended) -> str:
@@ -143,12 +133,12 @@ def strength(epsilon: float) -> str:
     return "hardly any protection"
 
 
-def card(report: PrivacyCard) -> Document:
+def card(report: PrivacyCard) -> page.Document:
     epsilon = f"Epsilon {report.epsilon:g} at delta {report.delta:g}: {strength(report.epsilon)}."
-    return Document("Privacy card", "", [Verdict(epsilon), *card_blocks(report)])
+    return page.Document("Privacy card", "", [page.Verdict(epsilon), *card_blocks(report)])
 
 
-def card_blocks(report: PrivacyCard) -> Sequence[Block]:
+def card_blocks(report: PrivacyCard) -> Sequence[page.Block]:
     parties = counted(report.honest, "honest party", "honest parties")
     entries = {
         "epsilon": f"{report.epsilon:g} ({strength(report.epsilon)})",
@@ -167,18 +157,18 @@ def card_blocks(report: PrivacyCard) -> Sequence[Block]:
     ]
     headings = ["what", "times", "sensitivity", "noise in the sum", "cost of each"]
     return (
-        Entries([*entries.items()]),
-        Table("Every release", headings, releases, folded=False),
-        note(
+        page.Entries([*entries.items()]),
+        page.Table("Every release", headings, releases, folded=False),
+        page.note(
             "Sensitivity is how much one row can change the whole sum, and noise is a standard deviation. "
             "Both are in the unit of the integers that are summed. Cost is mu squared; costs are additive."
         ),
-        Paragraph("Not covered:"),
-        Items(report.not_covered),
+        page.Paragraph("Not covered:"),
+        page.Items(report.not_covered),
     )
 
 
-def plan(result: Plan) -> Document:
+def plan(result: Plan) -> page.Document:
     """Return a plan as a document: what the terms would release, and how noise would affect the model."""
     report = result.card
     parties = counted(len(report.roster), "party", "parties")
@@ -192,24 +182,24 @@ def plan(result: Plan) -> Document:
         )
         for each in result.releases
     ]
-    return Document(
+    return page.Document(
         "Privacy plan",
         "",
         [
-            Verdict(
+            page.Verdict(
                 f"Epsilon {report.epsilon:g} at delta {report.delta:g}: {strength(report.epsilon)}; "
                 f"{parties}, {report.placement} noise; the noise of {report.honest} is enough.",
                 more=[f"The guarantee holds against {report.against}."],
             ),
-            Items([*map(_outlook, result.outlooks)]),
-            Table(
+            page.Items([*map(_outlook, result.outlooks)]),
+            page.Table(
                 "What is released",
                 ["what", "times", "noise", "unit", "share of cost"],
                 releases,
                 (1, 2, 4),
                 folded=False,
             ),
-            note(
+            page.note(
                 "Noise is the standard deviation in each cell of a sum. Chance is the variation that comes "
                 "from which rows the sites happen to have."
             ),

@@ -83,7 +83,7 @@ def test_the_audit_tells_what_left_in_plain_words(path, capsys):
     assert terms(PAIR).digest in text
     assert "with north, south" in text
     assert "4: y, age, dose, ward" in text
-    assert "plain: the aggregator could see this site's own numbers" in text
+    assert "plain: the aggregator could see the numbers of each party" in text
     assert "row count; label and weight magnitudes 2 1 770 6.2 kB" in text
     assert f"sums over groups of rows, by interval 1 {histograms} 385 3.1 kB" in text
     assert "in all 3 1155 9.2 kB" in text
@@ -403,7 +403,7 @@ def test_the_audit_says_that_sums_of_columns_are_a_sites_own(path, capsys, known
     text = " ".join(capsys.readouterr().out.split())
     says = "paillier: the aggregator could see sums of gradients over groups of rows, by the columns"
     assert text.count(says) == 2
-    assert "never this site's own numbers" not in text
+    assert "never the numbers of a single one" not in text
     assert ("WARNING" in text) != known
 
 

@@ -116,7 +116,7 @@ def test_the_audits_say_what_left(site):
     assert f"relayed {asked}, which way it goes at each of this site's splits, once" in said["telco"]
     assert said["telco"].count("(zeros: this site has no labels)") >= 4
     assert "(zeros" not in said["bank"]
-    assert "the aggregator could see this site's own numbers" in said["bank"]
+    assert "the aggregator could see the numbers of each party" in said["bank"]
 
 
 def test_terms_may_be_saved_and_are_approved_as_they_are(site):

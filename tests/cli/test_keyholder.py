@@ -49,7 +49,8 @@ def test_what_a_person_reads_of_terms_with_a_key_holder():
     )
     read = " ".join(summary(terms).split())
     assert (
-        "sees sums over the parties, never this site's own numbers, even with the key holder's help" in read
+        "sees sums over the parties, never the numbers of a single one, even with the key holder's help"
+        in read
     )
     assert (
         "1 other site may collude with the aggregator without learning this site's numbers; the key "

@@ -56,4 +56,4 @@ async def test_the_analyst_and_the_model_file_have_them(tmp_path, protection):
     assert by_party(model.rounds[-1]) == by_party(due.history[-1])
     audit = fedboost("audit", tmp_path / "c" / "state" / "north" / "memory.sqlite")
     assert "model error: all rows and this site's rows" in audit.out
-    assert ("numbers, except this" in " ".join(audit.out.split())) == (protection == "masked")
+    assert ("single one, except this" in " ".join(audit.out.split())) == (protection == "masked")

@@ -385,10 +385,10 @@ def test_who_saw_what_follows_from_the_terms():
 
     trio = ["a", "b", "c"]
     masked = said(terms(trio, protection="masked", colluding=1))
-    assert "sees sums over the parties, never this site" in masked
+    assert "sees sums over the parties, never the numbers of a single one" in masked
     assert "1 other site may collude with the aggregator without learning this site" in masked
     own = said(terms(trio, protection="masked", party_metrics=True))
-    assert ", except this site&#x27;s own metrics</dd>" in own
+    assert ", except the metrics of any one site</dd>" in own
     columns = {**terms().columns.model_dump(mode="json"), "held": {"b": ["dose", "ward"]}, "row_id": "id"}
     apart = {"columns": columns, "label_holder": "a", "min_rows_per_bin": 10, "protection": "paillier"}
     hidden = said(terms(["a", "b"], **apart))

@@ -152,7 +152,7 @@ def test_party_metrics():
     assert refused(policy(), open_ones) == "party_metrics = false, but the terms have party_metrics = true"
     assert accepted(policy(party_metrics=True), open_ones)
     assert accepted(policy(protections=["plain"]), offered(party_metrics=True, protection="plain"))
-    assert "this site's own numbers, except this site's own metrics other sites" in " ".join(
+    assert "never the numbers of a single one, except the metrics of any one site other sites" in " ".join(
         summary(open_ones).split()
     )
     assert "but for" not in summary(offered())
