@@ -68,7 +68,7 @@ def test_the_page_as_written(folder):
     for name, says in {
         "describe": "for the label time, Kaplan-Meier curve with numbers at risk",
         "model": "A prediction is a hazard ratio",
-        "evaluation": "not a confidence interval",
+        "evaluation": "it says nothing about chance",
     }.items():
         assert says in (folder / f"{name}.html").read_text(), name
 

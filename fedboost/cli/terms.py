@@ -11,7 +11,7 @@ from fedboost.cli.output import notice, show, unless_nobody_reads, write
 from fedboost.errors import ConfigError
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.site import MAX_SPLITS, splits_by
-from fedboost.results.check import Checked
+from fedboost.results.check import Checked, Oddity
 from fedboost.runtime import signed_model
 from fedboost.runtime.analyst import connect
 from fedboost.runtime.config import check_address, choose_keys
@@ -23,6 +23,7 @@ from fedboost.runtime.data.locations import is_remote, local_files, shown
 from fedboost.runtime.data.table import dense_of, read_table
 from fedboost.runtime.data.values import column_of, listing
 from fedboost.runtime.files import check_writable, write_atomically
+from fedboost.runtime.site.approval import approval_of, review
 from fedboost.runtime.site.config import PartyConfig, read_party
 from fedboost.runtime.site.policy import COMMAND, MIN_ROWS_PER_BIN, Policy
 from fedboost.runtime.site.rows import Names, SiteTable, site_rows
@@ -370,6 +371,11 @@ def check(
             f"under {terms}, parties have different columns; add --party NAME with one of {known}",
         )
     result = _checked(table, site, read, label, agreed, exclude, holder)
+    if site and agreed and site.policy.parties and site.policy.columns:  # at others a person approves terms
+        broken = review(site, agreed, ()).breaches if approval_of(site, agreed.digest) is None else ()
+        told = {b.key: b.refusal(site.party).public.replace("party.toml", str(config)) for b in broken}
+        odd = (Oddity("refused", f"policy.{key}", values=(text,)) for key, text in told.items())
+        result = result.model_copy(update={"oddities": [*result.oddities, *odd]})
     with unless_nobody_reads():
         show(json, result.lines, checked_table(result))
     if result.is_serious:

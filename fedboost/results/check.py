@@ -47,6 +47,7 @@ KINDS = {
         "if the values may be used, ask the analyst to remove it from columns.absent",
     ),
     "unfit": Kind(ERROR, "{first}"),
+    "refused": Kind(WARNING, "{first}"),
     "words": Kind(
         WARNING,
         "{rows:,} of {of:,} values in a numeric column are text: {values}",

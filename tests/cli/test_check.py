@@ -1,5 +1,6 @@
 """`fedboost check`: each oddity is said where it is, and a table in order is quiet."""
 
+import re
 from datetime import date
 from pathlib import Path
 
@@ -262,11 +263,33 @@ def test_names_and_values_of_a_table_move_no_cursor():
 
 def test_a_site_checks_its_table_against_terms(tmp_path):
     write_all(tmp_path)
+    own = tmp_path / "party.toml"
+    own.write_text(re.sub("policy = .*", "", own.read_text()))  # a person approves terms here
     end = done("check", "--config", "party.toml", "--terms", "terms.toml")
     said = "".join(end.out.split())
     assert f"table{tmp_path / 'rows.csv'}:180rows,5columnslabely:" in said
     assert "counts as 1" in end.out
     assert end.out.startswith("No problems were found\n")
+
+
+def test_rules_of_a_policy_that_refuse_the_terms_are_findings(tmp_path):
+    """Where a policy decides. Where it names no parties or columns, a person does."""
+    write_all(tmp_path)
+    rules = "min_rows_per_leaf = 1, min_parties = 2, protections = ['plain'], max_rounds = 2 }"
+    (tmp_path / "west.toml").write_text((tmp_path / "party.toml").read_text().replace(" }", f", {rules}"))
+    asked = "check", "--config", "west.toml", "--terms", "terms.toml"
+    (tmp_path / "terms.toml").write_text(
+        terms_to_toml(terms(["north", "south"], rounds=3, validation_fraction=0.2))
+    )
+    end = fedboost(*asked)
+    assert (end.code, end.err) == (1, "")
+    said = " ".join(end.out.split())
+    assert said.startswith("2 warnings")
+    assert "its policy has max_rounds = 2, but the terms have rounds = 3; set rounds = 2, or run" in said
+    assert "or set validation = true under [policy] in that site's file, or run" in said
+    assert "fedboost approve terms.toml --config west.toml" in said
+    done("approve", "terms.toml", "--config", "west.toml", "--yes")
+    assert done(*asked).out.startswith("No problems were found\n")
 
 
 def test_all_that_does_not_fit_terms_is_said_at_once(tmp_path):

@@ -43,14 +43,20 @@ def test_the_loss_is_xgboosts_of_the_same_model():
     assert result.history[-1]["cox-nloglik"] == pytest.approx(said, rel=1e-3)
 
 
-def test_a_joint_evaluation_has_the_c_index_of_one_table():
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [("two holders", {}), ("three holders", {"columns": {**COLUMNS, "validation": "held_out"}})],
+)
+def test_a_joint_evaluation_has_the_figures_of_one_table(name, more):
     """And no loss of risk sets: how far one row could change it has no bound."""
-    layout, table = LAYOUTS["two holders"], table_of()
+    layout, table, settings = LAYOUTS[name], table_of(), {**SETTINGS, **more}
     tables, common = scattered(layout, table)
-    result = fb.simulate(matched(layout, **SETTINGS), tables)
-    found = fb.evaluate(result.party_models or result.model, tables)
-    assert [*found.metrics] == ["cindex"]
-    assert found.summary == fb.evaluate(result.model, {"one": common}, terms_of(**SETTINGS)).summary
+    result = fb.simulate(matched(layout, **settings), tables)
+    asked = {"rows": "all", "at": [1.0]}
+    found = fb.evaluate(result.party_models or result.model, tables, **asked)
+    assert [*found.metrics] == ["cindex", "auc@1", "brier@1"]
+    assert found.survival
+    assert found.summary == fb.evaluate(result.model, {"one": common}, terms_of(**settings), **asked).summary
 
 
 @needs_paillier

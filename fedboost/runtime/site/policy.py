@@ -331,7 +331,8 @@ class Breach:
     def refusal(self, party: str, predicting: "Sequence[Breach]" = ()) -> Refused:
         """Return the error that explains to the analyst why the site refuses. predicting: all rules that a
         prediction session breaks. The session cannot be approved, so the policy has to be changed."""
-        change = f"run `{COMMAND}` at that site" if self.allow is not None else ""
+        own = f"{self.setting} under [policy] in that site's file, or " if self.allow is True else ""
+        change = f"{own}run `{COMMAND}` at that site" if self.allow is not None else ""
         if predicting:
             settings = ", ".join(filter(None, (breach.setting for breach in predicting)))
             change = f"{settings} in its [policy] and restart `fedboost party`" if settings else ""
@@ -462,7 +463,9 @@ def _min_parties(policy: Policy, terms: Terms, party: str) -> Breach | None:
     apart = terms.task.trains or bool(lacked.intersection(terms.evaluation.subgroups))
     alike = terms.columns.group_of(party, terms.holders, apart)
     if alike < limit and terms.protection.hides:
-        why = f"with columns.absent, some sums are over only {alike} of {holders} parties, this one included"
+        names = ", ".join(map(delimited, sorted(terms.columns.absent.get(party) or lacked)[:SHOWN_NAMES]))
+        sums = f"some sums are over only {alike} of {holders} parties, this one included"
+        why = f"with {names} in columns.absent, {sums}"
         return Breach("min_parties", str(limit), why, "remove these columns from the features", alike)
     return None
 

@@ -76,9 +76,8 @@ def test_min_parties_counts_those_that_absent_columns_set_apart():
     others = {name: ["dose"] for name in ("south", "east")}
     assert accepted(policy(**rules), lacking(**others))
     assert accepted(policy(**rules), lacking(north=["dose"], **others))
-    why = (
-        "min_parties = 3, but with columns.absent, some sums are over only {} of 6 parties, this one included"
-    )
+    sums = "some sums are over only {} of 6 parties, this one included"
+    why = f"min_parties = 3, but with dose in columns.absent, {sums}"
     assert refused(policy(**rules), lacking(north=["dose"])) == why.format(1)
     assert refused(policy(**rules), lacking(north=["dose"], east=["dose"])) == why.format(2)
     crossed = lacking(north=["dose"], south=["dose"], east=["dose", "age"], west=["age"])
@@ -107,7 +106,7 @@ def test_results_by_levels_of_an_absent_column_set_apart_those_that_lack_it():
     asked = known.changed(program="evaluate", subgroups=["sex"], xgb_model=model)
     opened = policy(columns="any", parties="any", evaluate="any", subgroups=True)
     assert refused(opened, asked).startswith(
-        "min_parties = 3, but with columns.absent, some sums are over only 1"
+        "min_parties = 3, but with sex in columns.absent, some sums are over only 1"
     )
     assert accepted(opened, asked.changed(subgroups=[]))
 
@@ -378,9 +377,10 @@ def test_columns_that_are_held_apart_are_allowed_by_name():
         "columns.label"
     ]
     (breach,) = policy(**rules).breaches(apart, party="south")
-    assert "by_columns = false, but the terms have label_holder; give every party all columns, or run" in str(
-        breach.refusal("south").public
-    )
+    assert (
+        "by_columns = false, but the terms have label_holder; give every party all columns, or set "
+        "by_columns = true under [policy] in that site's file, or run"
+    ) in breach.refusal("south").public
     text = " ".join(summary(apart).split())
     assert "label holder north has the labels; for the same rows, south has age; east has dose" in text
     assert (

@@ -81,6 +81,26 @@ def test_among_other_parties_votes_and_masks_are_the_sites_own(settings, protect
     assert on_workers(agreed, {"north": north, **others}, 3).booster == expected
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [{}, {"validation_fraction": 0.3, "columns": {"weight": "weight"}}])
+def test_risk_sets_are_over_all_workers_and_parties(more):
+    columns = {"label": "days", "label_upper_bound": "until", **more.get("columns", {})}
+    agreed = terms(**{**more, "objective": "survival:cox", "protection": "masked", "columns": columns})
+    assert agreed.sums_risk
+    frame, others = table(), {"south": table(150, seed=1), "east": table(90, seed=2)}
+    both = {"north": frame, **others}, {"north": shared_out(frame, cuts_of(frame, 5)), **others}
+    with cluster(3).as_current():
+        expected, found = (fb.simulate(agreed, tables) for tables in both)
+        assert found.model.booster == expected.model.booster
+        losses = [[{**row, "seconds": 0, "bytes": 0} for row in each.history] for each in (found, expected)]
+        assert losses[0] == losses[1]
+        for ask in (
+            lambda tables: fb.describe(agreed, tables, min_count=1),
+            lambda tables: fb.evaluate(expected.model, tables, rows="all", at=[1.0], min_count=1),
+        ):
+            assert ask(both[1]).summary == ask(both[0]).summary
+
+
 def test_noise_is_the_sites_own():
     """With the noise taken away, the sums of a site with workers are those of one machine."""
     ranges = {"age": [20, 80], "dose": [-3, 3]}
