@@ -40,10 +40,8 @@ POSIX = hasattr(os, "geteuid")
 """True on Linux and macOS, False on Windows."""
 LOCAL = "FEDBOOST_LOCAL"
 """Environment variable of an aggregator on this machine's loopback, for a demo. It runs on every system."""
-NEW_GROUP = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
-"""Value of `creationflags` for a process that Ctrl-C does not end, started `without_interrupts`."""
+NEW_GROUP = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)  # `creationflags`, `without_interrupts`
 OWNER_ALONE = 0o600
-_POLL_SECONDS = 0.01
 
 
 class Unsafe(OSError):
@@ -114,7 +112,7 @@ def lock(path: Path, seconds: float = -1) -> Callable[[], None] | None:
     from filelock import FileLock, Timeout  # late, because it takes as long as all of a short command
 
     path.parent.stat()  # which the library would create
-    held = FileLock(path, seconds, OWNER_ALONE, thread_local=False, poll_interval=_POLL_SECONDS)
+    held = FileLock(path, seconds, OWNER_ALONE, thread_local=False, poll_interval=0.01)
     try:
         held.acquire()
     except Timeout:
@@ -123,25 +121,22 @@ def lock(path: Path, seconds: float = -1) -> Callable[[], None] | None:
 
 
 def open_private(path: Path, flags: int = 0) -> int:
-    """Open a file for reading and writing, and return its descriptor. A new file is its owner's alone. flags:
-    further flags, e.g. `os.O_APPEND`."""
+    """Open a file for reading and writing, and return its descriptor. A new file is its owner's alone."""
     return os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | flags, OWNER_ALONE)
 
 
 def sync_folder(path: Path) -> None:
     """Wait until the names in a folder are on the disk."""
-    if not hasattr(os, "O_DIRECTORY"):
-        return
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    if POSIX:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def reserve(file: BinaryIO, size: int) -> None:
-    """Make an empty file this long. Raises OSError if the disk is full: writing to a mapped file would end
-    the process."""
+    """Make an empty file this long. Raises OSError if the disk is full, which no mapped write can."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file.fileno(), 0, size)
         return
