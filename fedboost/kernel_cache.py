@@ -12,11 +12,10 @@ Raises: ConfigError if a folder named by a variable is unsafe, or cannot be writ
 import errno
 import hashlib
 import os
-import stat
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,6 +27,7 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataC
 from numba.core.registry import cpu_target
 from numba.misc.appdirs import AppDirs
 
+from fedboost import system
 from fedboost.errors import ConfigError, printable
 from fedboost.version import VERSION
 
@@ -42,7 +42,6 @@ _DAMAGED = (EOFError, UnpicklingError)
 MAX_WAIT_SECONDS = 60.0
 """Maximum time to wait while another process compiles a kernel. After that, this process also compiles the
 kernel, because the other process may be stuck."""
-_PAUSE_SECONDS = 0.05
 
 
 def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -83,7 +82,7 @@ def folders() -> Folders:
     try:
         _make(folder)
         return Folders((folder,), folder, "")
-    except _Unsafe as error:
+    except system.Unsafe as error:
         raise ConfigError("cache-folder-unsafe", f"{name}={printable(value)}: {error.strerror}") from None
     except OSError as error:
         if error.errno in FULL_DISK:
@@ -101,7 +100,7 @@ def folders() -> Folders:
 def _ordinary() -> Iterator[Path]:
     yield PACKAGE / "__pycache__"
     yield Path(AppDirs("fedboost", appauthor=False).user_cache_dir)
-    yield Path(os.environ.get("TMPDIR") or "/tmp") / f"fedboost-{os.geteuid()}"
+    yield system.temporary_folder()
 
 
 def _first_of(bases: Iterator[Path]) -> Folders:
@@ -121,10 +120,6 @@ def _first_of(bases: Iterator[Path]) -> Folders:
     return Folders(tuple(read), None, ", ".join(reasons))
 
 
-class _Unsafe(OSError):
-    """A folder can be written to by other users."""
-
-
 @cache
 def _version() -> str:
     """Return the name of the cache folder, which includes a digest of all kernel sources. numba itself does
@@ -139,8 +134,8 @@ def _make(folder: Path) -> None:
     """Create a folder and check that files can be created in it. Only this user can access the folder, except
     that all users can read a folder created by root. Raises OSError if the folder cannot be used, or if other
     users can write to it."""
-    _check_link(folder.parent)
-    mode = 0o755 if os.geteuid() == 0 else 0o700
+    system.check_link(folder.parent)
+    mode = system.folder_mode()
     for path in (*reversed(folder.parents), folder):
         if not path.is_dir():
             try:
@@ -163,42 +158,8 @@ def _holds_kernels(folder: Path) -> bool:
 def _check_safe(folder: Path) -> None:
     """Raise OSError if another user could put files into a folder or replace the folder. The package's own
     folder is not checked, because it is as safe as the package."""
-    if folder.parent == PACKAGE / "__pycache__":
-        return
-    _check_link(folder.parent)
-    real = folder.resolve(strict=True)
-    for path in (real, *real.parents):
-        status = path.stat()
-        if status.st_uid not in _trusted():
-            raise _Unsafe(errno.EPERM, f"{path} belongs to another user, who could place code in it")
-        others = stat.S_IWOTH if _is_private(status.st_gid, status.st_uid) else stat.S_IWOTH | stat.S_IWGRP
-        writable = status.st_mode & others
-        if writable and (path == real or not status.st_mode & stat.S_ISVTX):
-            raise _Unsafe(
-                errno.EPERM, f"other users can write to {path} and place code in it; run chmod go-w {path}"
-            )
-
-
-def _is_private(group: int, user: int) -> bool:
-    """Return whether a group belongs to one user only: it has the user's id and name and no other members."""
-    import grp  # not available on every system
-    import pwd
-
-    try:
-        known, owner = grp.getgrgid(group), pwd.getpwuid(user).pw_name
-    except KeyError:  # no names, as in a container: compare the ids
-        return group == user
-    return group == user and known.gr_name == owner and not {*known.gr_mem} - {owner}
-
-
-def _check_link(place: Path) -> None:
-    if place.is_symlink() and place.lstat().st_uid not in _trusted():
-        raise _Unsafe(errno.EPERM, f"{place} is a symbolic link owned by another user")
-
-
-def _trusted() -> tuple[int, ...]:
-    """Return the user ids of this user and of root, which in a user namespace is the owner of /."""
-    return os.geteuid(), 0, Path("/").stat().st_uid
+    if folder.parent != PACKAGE / "__pycache__":
+        system.check_folder(folder)
 
 
 class _Locator(_CacheLocator):
@@ -238,18 +199,31 @@ class _KernelCache(FunctionCache):
         super().__init__(function)
         name, version = self._impl.filename_base, _version()
         self._files = [(folder, IndexDataCacheFile(str(folder), name, version)) for folder in folders().read]
-        self._lock = _Lock(f"{name}.lock")
+        self._lock_name = f"{name}.lock"
+        self._unlock: Callable[[], None] | None = None
 
     def _load_overload(self, sig: Any, target_context: Any) -> Any:
         found = self._read(sig, target_context)
         if found is None:
-            self._lock.take()  # held until the kernel is saved
+            self._lock()  # held until the kernel is saved
             found = self._read(sig, target_context)  # another process may have compiled it in the meantime
             if found is None:
                 say_compiling()
             else:
-                self._lock.release()
+                self._release()
         return found
+
+    def _lock(self) -> None:
+        """Wait until no other process compiles this kernel, at most MAX_WAIT_SECONDS. A process that compiles
+        a kernel locks only kernels that this kernel calls, so two processes never wait for each other."""
+        if self._unlock is None and (folder := folders().write) is not None:
+            with suppress(OSError):
+                self._unlock = system.lock(folder / self._lock_name, MAX_WAIT_SECONDS)
+
+    def _release(self) -> None:
+        if self._unlock is not None:
+            self._unlock()
+            self._unlock = None
 
     def _read(self, sig: Any, target_context: Any) -> Any:
         key = self._index_key(sig, target_context.codegen())
@@ -268,7 +242,7 @@ class _KernelCache(FunctionCache):
         try:
             self._save(sig, data)
         finally:
-            self._lock.release()
+            self._release()
 
     def _save(self, sig: Any, data: Any) -> None:
         if folders().write is None:
@@ -285,44 +259,6 @@ class _KernelCache(FunctionCache):
             if error.errno not in FULL_DISK:
                 way = f"set {VARIABLE} to a folder that this user can write to"
             _say(f"{folders().write}: {error.strerror}; {way}")
-
-
-class _Lock:
-    """Lock held by the process that compiles a kernel. While a process compiles a kernel, it takes only the
-    locks of kernels that this kernel calls, so two processes never wait for each other. If file locks are not
-    supported, the lock does nothing."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._file: int | None = None
-
-    def take(self) -> None:
-        """Wait for the lock, at most MAX_WAIT_SECONDS."""
-        if self._file is not None or (folder := folders().write) is None:
-            return
-        try:
-            import fcntl  # not available on every system
-
-            file = os.open(folder / self._name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except (ImportError, OSError):
-            return
-        end = time.monotonic() + MAX_WAIT_SECONDS
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._file = file
-                return
-            except OSError:
-                if time.monotonic() > end:
-                    os.close(file)
-                    return
-            time.sleep(_PAUSE_SECONDS)
-
-    def release(self) -> None:
-        """Release the lock if this process holds it."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
 
 
 def unready() -> Path | None:

@@ -50,19 +50,3 @@ def test_every_other_module_is_imported_without_extras():
     command = [sys.executable, "-c", IMPORT_ALL, json.dumps(EXTRAS)]
     end = subprocess.run(command, capture_output=True, text=True, check=True)
     assert {*json.loads(end.stdout)} == NEED_ONE
-
-
-POSIX = ("fcntl", "grp", "pwd", "resource", "termios")
-"""Modules that not every system has: sites and aggregators need them, a training in this process does not."""
-IMPORT_NAMES = """
-import json, sys
-sys.modules.update(dict.fromkeys(json.loads(sys.argv[1])))
-import fedboost
-for name in fedboost.__all__:
-    getattr(fedboost, name)
-"""
-
-
-@pytest.mark.slow
-def test_the_names_of_the_package_are_imported_on_every_system():
-    subprocess.run([sys.executable, "-c", IMPORT_NAMES, json.dumps(POSIX)], check=True)

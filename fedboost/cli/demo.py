@@ -160,7 +160,7 @@ def _empty_state(folder: Path) -> Path:
 
 def _audit_log(folder: Path, party: str) -> str:
     """Return the path of the database with a site's audit log, quoted for a shell."""
-    return shlex.quote(str(folder / STATE / folder_name(party) / NAME))
+    return shlex.quote((folder / STATE / folder_name(party) / NAME).as_posix())
 
 
 # ---- Sites with different rows --------------------------------------------------------------------------

@@ -18,6 +18,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from fedboost.errors import DurabilityError, FedboostError
+from fedboost.system import POSIX, user
 from fedboost.views.words import WIDTH, Block, one_line
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ def end_in_one_line(command: Callable[[], None]) -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are printed here, once
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a name may have characters that the locale cannot encode
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(encoding=None if POSIX else "utf-8", errors="backslashreplace")
     try:
         try:
             command()
@@ -203,10 +204,8 @@ def end_in_one_line(command: Callable[[], None]) -> None:
         sys.exit(PIPE_CLOSED)
     except OSError as error:
         if isinstance(error, PermissionError) and error.filename is not None:
-            who = f"user {os.geteuid()}" if hasattr(os, "geteuid") else "this user"
-            _refuse(
-                f"{error.filename}: {error.strerror}; grant {who} access, or run the command as another user"
-            )
+            how = f"grant {user()} access, or run the command as another user"
+            _refuse(f"{error.filename}: {error.strerror}; {how}")
         if error.errno not in FULL_DISK:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # where the buffer is flushed at exit

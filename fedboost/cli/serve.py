@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import gc
-import signal
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
@@ -42,6 +42,7 @@ from fedboost.runtime.net.keys import CERTIFICATE, Bundle, check_folder, read_ce
 from fedboost.runtime.site.config import PartyConfig, read_party
 from fedboost.runtime.telemetry import logger
 from fedboost.runtime.web.serving import need_extra
+from fedboost.system import LOCAL, POSIX, at_stop
 from fedboost.terms.terms import Terms
 from fedboost.views import aggregator as views
 
@@ -94,13 +95,20 @@ def run_until_stopped(work: Coroutine[Any, Any, None]) -> None:
 
     async def supervised() -> None:
         task = asyncio.ensure_future(work)
-        loop = asyncio.get_running_loop()
-        for stop in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(stop, task.cancel)
+        at_stop(asyncio.get_running_loop(), task.cancel)
         with contextlib.suppress(asyncio.CancelledError):
             await task
 
     asyncio.run(supervised())
+
+
+def need_posix(command: str) -> None:
+    """Raise ConfigError on a system without the limits and durable files that a server for others needs."""
+    if not POSIX and LOCAL not in os.environ:
+        raise ConfigError(
+            "system-unsupported",
+            f"{command} runs only on Linux and macOS; run it there, and connect parties and analysts to it",
+        )
 
 
 # ---- `fedboost aggregator`: the process that parties and analysts connect to ----------------------------
@@ -129,6 +137,7 @@ def aggregator(
     log_level: common.LogLevel = "info",
 ) -> None:
     """Run the aggregator, which parties and analysts connect to."""
+    need_posix("fedboost aggregator")
     log = logger("aggregator", log_format, log_level)
     settings = read_aggregator(config)
     bundle = choose_keys(settings.keys, "aggregator", settings.listen, insecure_loopback)
@@ -211,6 +220,7 @@ def adder(
 ) -> None:
     """Run an adder, which adds the reports of some sites and sends one sum to the aggregator. Sites connect
     to it instead of the aggregator."""
+    need_posix("fedboost adder")
     settings = read_adder(config)
     bundle = choose_keys(settings.keys, "adder", settings.listen, insecure_loopback)
     log = logger("adder", log_format, log_level).bind(

@@ -123,11 +123,3 @@ def folder_name(name: str) -> str:
     shortened name with a hash."""
     stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)[:50]
     return stem if stem == name else f"{stem}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
-
-
-def sync_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

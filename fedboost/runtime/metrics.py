@@ -27,6 +27,7 @@ from fedboost.errors import ConfigError
 from fedboost.runtime.config import is_loopback
 from fedboost.runtime.telemetry import Event
 from fedboost.runtime.web.guard import hostname_of, is_loopback_name
+from fedboost.system import POSIX
 from fedboost.version import VERSION
 from fedboost.wire.codec import WIRE_VERSION
 
@@ -216,6 +217,8 @@ class MetricsPage:
 
 
 class _Server(ThreadingHTTPServer):
+    allow_reuse_address = POSIX
+
     def __init__(self, address: tuple[str, int], page: Any) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, page)

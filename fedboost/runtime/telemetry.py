@@ -6,7 +6,6 @@ measured in bytes of complete messages, in both directions.
 
 import logging
 import os
-import select
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
@@ -14,6 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from fedboost.errors import ConfigError, Refused
+from fedboost.system import forget_typed, is_typed
 from fedboost.terms.reading import nearest
 
 if TYPE_CHECKING:
@@ -251,12 +251,10 @@ def ask_terminal(question: str, stopped: Callable[[], bool] = lambda: False) -> 
     answer is no longer needed."""
     if not has_terminal():
         raise Refused("terminal-missing", "its standard input is not a terminal, so no one can be asked")
-    import termios  # not on every system
-
-    termios.tcflush(sys.stdin, termios.TCIFLUSH)
+    forget_typed()
     sys.stdout.flush()  # what the question is about
     print(question, end="", file=sys.stderr, flush=True)
-    while not select.select([sys.stdin], [], [], ANSWER_POLL)[0]:
+    while not is_typed(ANSWER_POLL):
         if stopped():
             print("\nthe answer is no longer needed: the session or its connection ended", file=sys.stderr)
             raise Refused("terminal-no-answer", "no one answered before the session or its connection ended")

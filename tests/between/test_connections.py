@@ -201,7 +201,7 @@ def test_files_are_allowed_as_far_as_the_system_lets(monkeypatch):
         (resource.RLIM_INFINITY, resource.RLIM_INFINITY): limits.CONNECTIONS,
     }.items():
         monkeypatch.setattr(resource, "getrlimit", lambda which, pair=(soft, hard): pair)
-        assert limits.allow_files() == allowed
+        assert limits.allow_connections() == allowed
     needed = 2 * limits.CONNECTIONS
     assert asked == [(needed, 1 << 20), (1024, 1024), (needed, resource.RLIM_INFINITY)]
 

@@ -38,7 +38,7 @@ from fedboost.privacy import identity as issue_identity
 from fedboost.privacy.identity import new_root, to_pem
 from fedboost.protocol.run import AttemptStarted, Begun, Opened, TreeGrown
 from fedboost.runtime.aggregator.server import AggregatorServer
-from fedboost.runtime.aggregator.sessions import TURN_SECONDS, Folder
+from fedboost.runtime.aggregator.sessions import SUFFIX, TURN_SECONDS, Folder
 from fedboost.runtime.config import AggregatorConfig
 from fedboost.runtime.local.cluster import ANALYST, LocalCluster
 from fedboost.runtime.local.simulation import simulate
@@ -80,15 +80,16 @@ def test_a_party_that_sleeps_beyond_the_deadline_changes_nothing(tmp_path):
 async def test_a_full_disk_stops_the_aggregator_and_loses_nothing(tmp_path, monkeypatch):
     tables = shared_out(2)
     agreement = terms(["north", "south"], rounds=5)
-    write, written_so_far = os.pwrite, []
+    write, written_so_far = os.write, []
 
-    def filling_up(file, data, place):
-        written_so_far.append(len(data))
-        if len(written_so_far) == 10:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return write(file, data, place)
+    def filling_up(file, data):
+        if os.readlink(f"/proc/self/fd/{file}").endswith(SUFFIX):
+            written_so_far.append(len(data))
+            if len(written_so_far) == 10:
+                raise OSError(errno.ENOSPC, "No space left on device")
+        return write(file, data)
 
-    monkeypatch.setattr(os, "pwrite", filling_up)
+    monkeypatch.setattr(os, "write", filling_up)
     async with consortium(tmp_path / "c", tables, state=tmp_path / "state") as one:
         training = asyncio.create_task(one.train(agreement))
         with pytest.raises(ConfigError, match=r"No space left on device; fix this and restart"):

@@ -26,7 +26,7 @@ from fedboost.protocol.adding import AdderEnd, Cut, FromAdder, To
 from fedboost.protocol.messages import Report
 from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.endpoint import TICK_SECONDS, Endpoint
-from fedboost.runtime.aggregator.limits import Outgoing, Peer, Refusals, allow_files
+from fedboost.runtime.aggregator.limits import Outgoing, Peer, Refusals, allow_connections
 from fedboost.runtime.aggregator.parties import Admission, refuse, sending, software_of
 from fedboost.runtime.config import AdderConfig
 from fedboost.runtime.net import channel
@@ -76,7 +76,7 @@ class AdderServer:
         self._log = log
         refusals = Refusals(log, None)
         self._admission = Admission(bundle, refusals)
-        connections = allow_files()
+        connections = allow_connections()
         self._most = limits.party_connections(connections)
         methods = {"Attend": self._attend, "Advise": self._advise}
         served = methods, self._admission, refusals, connections

@@ -35,8 +35,9 @@ from fedboost.runtime.aggregator import parties
 from fedboost.runtime.aggregator.analysts import MAX_WAITING, Analysts, named
 from fedboost.runtime.aggregator.limits import Peer
 from fedboost.runtime.aggregator.sessions import CANNOT_WRITE, ActiveSession, Sessions
-from fedboost.runtime.files import sync_folder, write_atomically
+from fedboost.runtime.files import write_atomically
 from fedboost.runtime.signed_model import PART_BEGINS, from_json
+from fedboost.system import sync_folder
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
 from fedboost.views.results import RESULTS

@@ -23,6 +23,7 @@ from fedboost.privacy.packing import CHUNK_CELLS
 from fedboost.protocol.contracts import MAX_CELLS
 from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.web.guard import Bucket, Buckets, address_in, group_of
+from fedboost.system import allow_files, open_files
 from fedboost.wire.codec import MAX_FROM_AGGREGATOR
 
 # ---- A peer: the holder of one certificate or, without keys, all callers from one address ---------------
@@ -319,8 +320,6 @@ class Refusals:
 # log.
 
 
-_FILES = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
-
 End = tuple[str, int]
 """The client's end of a connection: address and port."""
 
@@ -343,7 +342,7 @@ class Connections:
         self._flooding = {
             network: last for network, last in self._flooding.items() if now - last < FLOOD_IS_OVER_SECONDS
         }
-        files, busy = [int(name) for name in os.listdir(_FILES)], set(map(_end_of, calling))
+        files, busy = open_files(), set(map(_end_of, calling))
         if len(files) - len(busy) <= IDLE_CONNECTIONS:  # no address has more
             self._since.clear()
             return
@@ -373,19 +372,11 @@ class Connections:
             self._flooding[network] = now
 
 
-def allow_files() -> int:
+def allow_connections() -> int:
     """Raise this process's limit on open files as far as needed and permitted. Returns the number of
     connections that the limit allows."""
-    needed = CONNECTIONS + OTHER_FILES
-    import resource  # not on every system
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        most = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
-        with suppress(OSError, ValueError):  # the system's actual bound may be lower
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-            soft = most
-    return CONNECTIONS if soft == resource.RLIM_INFINITY else min(CONNECTIONS, soft // 2)
+    limit = allow_files(CONNECTIONS + OTHER_FILES)
+    return CONNECTIONS if limit is None else min(CONNECTIONS, limit // 2)
 
 
 def party_connections(connections: int) -> int:

@@ -23,7 +23,7 @@ from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.analysts import Analysts, Checks
 from fedboost.runtime.aggregator.archive import Archive, StatusService, Submissions
 from fedboost.runtime.aggregator.endpoint import TICK_SECONDS, Endpoint
-from fedboost.runtime.aggregator.limits import Outgoing, Peer, Refusals, Unawaited, allow_files
+from fedboost.runtime.aggregator.limits import Outgoing, Peer, Refusals, Unawaited, allow_connections
 from fedboost.runtime.aggregator.parties import (
     Admission,
     ConnectedParties,
@@ -181,7 +181,7 @@ class AggregatorServer:
         self.sessions = Sessions(config, trust_of(bundle), self.connected, log, metrics)
         self.refusals = Refusals(log, metrics)
         self._admission = Admission(bundle, self.refusals)
-        connections = allow_files()
+        connections = allow_connections()
         most = limits.party_connections(connections)
         parties = Parties(self._admission, self.sessions, self.connected, log, most)
         self.analysts = Analysts(self._admission, self.sessions, self.connected, log)

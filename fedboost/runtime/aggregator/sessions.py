@@ -16,7 +16,6 @@ A journal starts with a line that contains its version. Each record has its leng
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import secrets
 import struct
@@ -57,10 +56,11 @@ from fedboost.runtime.aggregator.limits import Unawaited
 from fedboost.runtime.aggregator.parties import ConnectedParties
 from fedboost.runtime.aggregator.programs import program_of
 from fedboost.runtime.config import AggregatorConfig
-from fedboost.runtime.files import file_errors, sync_folder
+from fedboost.runtime.files import file_errors
 from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.signed_model import trained_model_of
 from fedboost.runtime.telemetry import Event, Kind, Meter, Observer
+from fedboost.system import lock, open_private, sync_folder
 from fedboost.terms.terms import Terms
 from fedboost.wire.messages import (
     MODEL_PART,
@@ -90,7 +90,7 @@ class Journal:
         """The records written by earlier processes."""
         self._collected: list[bytes] = []
         with file_errors(path, "cannot write the journal"):
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._file = open_private(path)
             os.ftruncate(self._file, size)  # removes what a crash left half-written
         self._size = size
         if size == 0:
@@ -124,11 +124,11 @@ class Journal:
 
     def _write(self, data: bytes, names: bool = False) -> None:
         try:
-            rest, position = memoryview(data), self._size
+            os.lseek(self._file, self._size, os.SEEK_SET)
+            rest = memoryview(data)
             while rest:
-                count = os.pwrite(self._file, rest, position)
-                rest, position = rest[count:], position + count
-            os.fdatasync(self._file)
+                rest = rest[os.write(self._file, rest) :]
+            getattr(os, "fdatasync", os.fsync)(self._file)  # macOS and Windows lack the first
             if names:
                 sync_folder(self.path.parent)
         except OSError as error:
@@ -187,19 +187,19 @@ class Folder:
         self._path = path
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(
-                "state-folder-in-use",
-                f"{path} is in use by another aggregator; set a different `state` folder for each aggregator",
-            ) from None
+            unlock = lock(path / "lock", 0)
         except OSError as error:
             raise ConfigError(
                 "state-folder-unwritable",
                 f"{path} cannot be used: {error.strerror}; set `state` to a folder that this user can "
                 "write to",
             ) from None
+        if unlock is None:
+            raise ConfigError(
+                "state-folder-in-use",
+                f"{path} is in use by another aggregator; set a different `state` folder for each aggregator",
+            )
+        self.close = unlock
 
     def begin(self, session: str) -> Journal:
         """Create a journal for a new session. Raises ConfigError or DurabilityError if it cannot be
@@ -217,10 +217,6 @@ class Folder:
             else:
                 path.unlink()
         return journals
-
-    def close(self) -> None:
-        """Release the lock on the folder."""
-        os.close(self._lock)
 
 
 # ---- The pace of a session's parties: who is slow now, and for whom the others waited most --------------

@@ -129,9 +129,9 @@ def check_scratch(scratch: Path | None) -> None:
 def _local(path: Path) -> Locations:
     try:
         if path.is_dir():
-            names = (match for match in path.rglob("*") if match.is_file())
-            relative = [(str(match), match.relative_to(path).as_posix()) for match in names]
-            return _together(str(path), relative, _at_path, _NO_PARQUET)
+            found = (match for match in path.rglob("*") if match.is_file())
+            names = [(str(match), match.relative_to(path).as_posix()) for match in found]
+            return _together(str(path), names, _at_path, _NO_PARQUET)
         if path.exists() or not any(character in str(path) for character in _GLOB):
             return Locations(str(path), (_at_path(str(path)),))
         matches = [name for name in glob.glob(str(path), recursive=True) if Path(name).is_file()]
@@ -140,10 +140,9 @@ def _local(path: Path) -> Locations:
     except (OSError, ValueError) as error:
         raise ConfigError("source-unreadable", f"{path} cannot be read", str(error)) from None
     _check_suffixes(matches, str(path))
-    begin = len(_fixed(str(path))) + 1
-    return _together(
-        str(path), [(name, name[begin:]) for name in matches], _at_path, "no file matches this pattern"
-    )
+    begin = len(_fixed(path.as_posix())) + 1
+    names = [(name, Path(name).as_posix()[begin:]) for name in matches]
+    return _together(str(path), names, _at_path, "no file matches this pattern")
 
 
 def _at_path(name: str) -> Location:

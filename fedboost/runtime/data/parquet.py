@@ -48,6 +48,7 @@ from fedboost.runtime.data.locations import (
     check_scratch,
 )
 from fedboost.runtime.data.values import BadRow, check_distinct_names, give_back
+from fedboost.system import reserve
 
 # ---- Column types of databases and DataFrames, converted to those that fedboost reads -------------------
 # PostgreSQL's numeric, which arrives as text, becomes float64, as every decimal does. json and uuid become
@@ -323,9 +324,7 @@ class ParquetTable:
         size = max(count * dtype.itemsize, 1)
         try:
             with tempfile.TemporaryFile(dir=self.scratch) as file:
-                os.posix_fallocate(
-                    file.fileno(), 0, size
-                )  # fail now, because writing to a full disk later raises SIGBUS
+                reserve(file, size)
                 mapped = mmap.mmap(file.fileno(), size)
         except OSError as error:
             where = f"scratch folder {self.scratch}, {size:,} bytes: {error.strerror}"

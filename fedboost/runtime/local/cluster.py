@@ -8,7 +8,6 @@ a `state` folder is given. If a process does not start, SessionFailed is raised 
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -30,6 +29,7 @@ from fedboost.runtime.site.approval import approve, review
 from fedboost.runtime.site.backup import init_memory
 from fedboost.runtime.site.config import PartyConfig, read_party
 from fedboost.runtime.telemetry import TABLE_AVAILABLE
+from fedboost.system import LOCAL, NEW_GROUP, without_interrupts
 from fedboost.terms.terms import Terms
 
 START_SECONDS = 60.0
@@ -182,12 +182,8 @@ class LocalCluster:
                 _approve(read_party(file, holds_rows=None), self._approved)
         log = self._open.enter_context(self._log_file(stem).open("a" if stem in self._spawned else "w"))
         self._spawned.add(stem)
-        # Ctrl-C is for this process only: the new one inherits that SIGINT is blocked.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
+        with without_interrupts():  # Ctrl-C is for this process only
             process = self._start(role, file, log, *options)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._open.callback(_end, process)
         return process
 
@@ -197,9 +193,10 @@ class LocalCluster:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if role == AGGREGATOR else log,
             stderr=log,
-            text=True,
+            encoding="utf-8",
+            creationflags=NEW_GROUP,
             # The process finds the same modules as this one, e.g. a custom program next to the script.
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env={**os.environ, LOCAL: "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
 
     def _last_words(self, stem: str) -> str:

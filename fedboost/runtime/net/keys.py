@@ -10,7 +10,6 @@ Rejects: private keys that anyone but the owner can read.
 """
 
 import os
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -47,6 +46,7 @@ from fedboost.privacy.identity import (
     to_pem,
 )
 from fedboost.runtime.files import file_errors, folder_name
+from fedboost.system import others_may
 
 CERTIFICATE, KEY, ROOTS, DENIED = "certificate.pem", "key.pem", "consortium.pem", "denied.txt"
 REQUEST = "request.pem"
@@ -279,8 +279,7 @@ def read_key(path: Path, passphrase: bytes | None) -> PrivateKey:
 def _read_private(path: Path) -> bytes:
     """Read a file. Raises ConfigError if anyone but its owner can read it."""
     with file_errors(path, "cannot read"), path.open("rb") as file:
-        status = os.fstat(file.fileno())
-        if os.name == "posix" and stat.S_ISREG(status.st_mode) and status.st_mode & 0o077:
+        if others_may(status := os.fstat(file.fileno()), 0o077):
             raise ConfigError(
                 "keys-permissions",
                 f"other users can read {path} (mode {status.st_mode & 0o777:o}); run: chmod 600 {path}",

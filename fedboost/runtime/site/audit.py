@@ -50,12 +50,11 @@ from fedboost.results.audit import (
     Session,
     SiteShare,
 )
-from fedboost.runtime.files import file_errors, sync_folder, write_atomically
+from fedboost.runtime.files import file_errors, write_atomically
 from fedboost.runtime.site.store import (
     BEFORE_THE_FIRST,
     MEMORY,
     NAME,
-    OWNER_ALONE,
     Decided,
     Entry,
     Kept,
@@ -66,6 +65,7 @@ from fedboost.runtime.site.store import (
     parse_entry,
     parties_of,
 )
+from fedboost.system import OWNER_ALONE, sync_folder
 from fedboost.terms.terms import Terms
 from fedboost.views.approval import QUERIES, queries_of
 from fedboost.views.words import all_shown, capital, counted, shown

@@ -7,7 +7,6 @@ is raised if a memory is missing and must not be created, because there is a pri
 file shows that a memory existed.
 """
 
-import fcntl
 import hashlib
 import io
 import math
@@ -32,7 +31,7 @@ from fedboost.privacy.noise import epsilon_of
 from fedboost.protocol.site import KEY_BYTES
 from fedboost.results.audit import Admitted, Released
 from fedboost.results.site import ChargedRelease, SiteBudget, Spent
-from fedboost.runtime.files import file_errors, sync_folder, write_atomically
+from fedboost.runtime.files import file_errors, write_atomically
 from fedboost.runtime.signed_model import PartyModel
 from fedboost.runtime.site.audit import read_log
 from fedboost.runtime.site.config import PartyConfig, state_folder
@@ -51,7 +50,6 @@ from fedboost.runtime.site.models import FILE_NAME, PartFolder
 from fedboost.runtime.site.store import (
     NAME,
     NO_ENTRY,
-    OWNER_ALONE,
     Counter,
     Decided,
     Head,
@@ -68,6 +66,7 @@ from fedboost.runtime.site.store import (
     parties_of,
     reading,
 )
+from fedboost.system import OWNER_ALONE, lock, sync_folder
 from fedboost.terms.reading import Frozen, Name
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
@@ -549,15 +548,12 @@ def _contents(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
 
 def _check_nobody_works(folder: Path) -> None:
     """Raise ConfigError if a process of any party is using the memory in a folder."""
-    for lock in folder.glob("*.lock"):
-        with lock.open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ConfigError(
-                    "memory-in-use",
-                    f"{folder}: party {lock.stem!r} is using this memory; stop this party first",
-                ) from None
+    for file in folder.glob("*.lock"):
+        if (unlock := lock(file, 0)) is None:
+            raise ConfigError(
+                "memory-in-use", f"{folder}: party {file.stem!r} is using this memory; stop this party first"
+            )
+        unlock()
 
 
 def _put_aside(paths: list[Path], folder: Path) -> Path | None:

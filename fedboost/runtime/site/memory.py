@@ -14,7 +14,6 @@ The privacy that a session plans to spend is not reserved. Each concurrent sessi
 fits within the budget. A session that later finds the budget exhausted is refused midway.
 """
 
-import fcntl
 import hashlib
 import json
 import math
@@ -36,7 +35,8 @@ from fedboost.protocol.contracts import HeldTable, Position
 from fedboost.results.audit import Admitted, Checked, Ended
 from fedboost.results.site import USUAL_DELTA, Spent
 from fedboost.runtime.files import file_errors, folder_name
-from fedboost.runtime.site.store import OWNER_ALONE, DurableRow, Store, Value, dataset_of, now, put, reading
+from fedboost.runtime.site.store import DurableRow, Store, Value, dataset_of, now, put, reading
+from fedboost.system import lock
 from fedboost.terms.terms import Terms
 from fedboost.views.approval import columns_of
 
@@ -190,9 +190,9 @@ class FileMemory(Store):
         """Collected writes of the session's thread, True for durable ones. None outside of `together`."""
         self.just_ended = ""
         """Name of the session that has just recorded its own end; '' once `ended` has been called."""
-        self._lock = _locked(path, party)
+        self._unlock = _locked(path, party)
         with ExitStack() as opened:
-            opened.callback(os.close, self._lock)
+            opened.callback(self._unlock)
             super().__init__(path, party)
             opened.callback(super().close)
             with self.transaction(durable=False) as file:
@@ -202,7 +202,7 @@ class FileMemory(Store):
 
     def close(self) -> None:
         super().close()
-        os.close(self._lock)
+        self._unlock()
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -511,7 +511,7 @@ def take_over(file: sqlite3.Connection, party: str, forgotten: Iterable[DurableR
 
 def check_alone(path: Path, party: str, remedy: str = "") -> None:
     """Raise ConfigError if another process of this party uses the memory. remedy: end of the message."""
-    os.close(_locked(path, party, remedy))
+    _locked(path, party, remedy)()
 
 
 def check_dataset(path: Path, file: sqlite3.Connection, dataset: str) -> None:
@@ -524,21 +524,17 @@ def check_dataset(path: Path, file: sqlite3.Connection, dataset: str) -> None:
         )
 
 
-def _locked(path: Path, party: str, remedy: str = "") -> int:
-    """Lock a party's lock file, and return its descriptor. Raises ConfigError if another process holds it."""
-    lock = path.parent / f"{folder_name(party)}.lock"
-    with file_errors(lock, "cannot write this lock file"):
-        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ALONE)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(handle)
-        if isinstance(error, BlockingIOError):
-            raise ConfigError(
-                "memory-in-use", f"{path}: another process of party {party!r} is using this memory{remedy}"
-            ) from None
-        raise ConfigError("memory-lock-failed", f"{lock}: cannot lock this file: {error.strerror}") from None
-    return handle
+def _locked(path: Path, party: str, remedy: str = "") -> Callable[[], None]:
+    """Lock a party's lock file, and return the function that unlocks it. Raises ConfigError if another
+    process holds the lock."""
+    file = path.parent / f"{folder_name(party)}.lock"
+    with file_errors(file, "cannot lock this file"):
+        unlock = lock(file, 0)
+    if unlock is None:
+        raise ConfigError(
+            "memory-in-use", f"{path}: another process of party {party!r} is using this memory{remedy}"
+        )
+    return unlock
 
 
 def known_session(file: sqlite3.Connection, party: str, session: str) -> site.KnownSession | None:

@@ -20,7 +20,8 @@ from fedboost.runtime.net.keys import read_trust
 from fedboost.runtime.site.config import PartyConfig, models_folder
 from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.policy import UNCHECKED, ModelSigners
-from fedboost.runtime.site.store import OWNER_ALONE, make_folder
+from fedboost.runtime.site.store import make_folder
+from fedboost.system import OWNER_ALONE
 from fedboost.terms import continuation
 from fedboost.terms.tasks import are_of_training
 from fedboost.terms.terms import Terms

@@ -46,7 +46,8 @@ from fedboost.runtime.site.backup import memory_path
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.models import NAME_CHARS, PartFolder
 from fedboost.runtime.site.rows import SiteRows
-from fedboost.runtime.site.store import OWNER_ALONE, make_folder
+from fedboost.runtime.site.store import make_folder
+from fedboost.system import OWNER_ALONE, open_private
 from fedboost.terms.terms import Terms
 from fedboost.wire.messages import LinkFrame, decode_link, encode_link
 
@@ -78,7 +79,7 @@ class ServiceStore:
         path = self.folder / "service.sqlite"
         with file_errors(path, "cannot use this file"):
             make_folder(self.folder)
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ALONE))
+            os.close(open_private(path))
         try:
             # Used by one thread at a time. Autocommit: each charge is a transaction.
             self._file = sqlite3.connect(path, timeout=0.1, isolation_level=None, check_same_thread=False)

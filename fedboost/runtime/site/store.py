@@ -14,7 +14,6 @@ process must end.
 """
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -24,7 +23,7 @@ import tempfile
 import time
 from ast import literal_eval
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal
 from urllib.parse import quote
@@ -35,7 +34,8 @@ from fedboost.errors import ConfigError, DurabilityError
 from fedboost.privacy import packing
 from fedboost.protocol.site import KEY_BYTES, Charge, Relayed, Release
 from fedboost.results.audit import Admitted, Checked, Ended, Released, Sent
-from fedboost.runtime.files import folder_name, sync_folder
+from fedboost.runtime.files import folder_name
+from fedboost.system import OWNER_ALONE, lock, open_private, sync_folder
 from fedboost.terms.reading import Frozen
 
 # ---- The entries of an audit log: the content of each line, as canonical JSON with a hash ---------------
@@ -166,7 +166,6 @@ def now() -> str:
 # order, a mere kill between the two writes would look the same.
 
 
-OWNER_ALONE = 0o600
 _RECORD = re.compile(rb"(\d+) ([0-9a-f]{64})(?: (.+))?")
 _TAIL_BYTES = 1 << 12
 Value = str | float | bytes | None
@@ -241,14 +240,15 @@ class Counter:
     def held(self) -> Iterator[int]:
         """Context manager that locks the counter file and yields its descriptor. A missing file is created.
         Raises DurabilityError if the file cannot be opened or locked."""
-        with self.written():
-            file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, OWNER_ALONE)
-        try:
+        with ExitStack() as opened:
             with self.written():
-                fcntl.flock(file, fcntl.LOCK_EX)
+                # Next to it: where locks are mandatory, one on the counter would keep this process from it.
+                unlock = lock(self.path.with_suffix(".counter-lock"))
+                assert unlock is not None  # it waits
+                opened.callback(unlock)
+                file = open_private(self.path, os.O_APPEND)
+                opened.callback(os.close, file)
             yield file
-        finally:
-            os.close(file)
 
     def count(self, file: int, head: Head, promises: Sequence[DurableRow], durable: bool) -> None:
         """Append a record to the locked counter file. Raises DurabilityError if the file cannot be written.
@@ -261,7 +261,9 @@ class Counter:
         """
         with self.written():
             # A record that a crash cut short stays as an invalid line; the new one begins on its own line.
-            torn = (size := os.fstat(file).st_size) and os.pread(file, 1, size - 1) != b"\n"
+            if torn := os.fstat(file).st_size > 0:
+                os.lseek(file, -1, os.SEEK_END)
+                torn = os.read(file, 1) != b"\n"
             rows = f" {[*promises]!r}" if promises else ""
             record = f"{chr(10) if torn else ''}{head[0]} {head[1]}{rows}\n".encode()
             if os.write(file, record) != len(record):

@@ -26,6 +26,7 @@ from fedboost.errors import ConfigError
 from fedboost.runtime.config import read_toml, to_toml
 from fedboost.runtime.files import file_errors
 from fedboost.runtime.web.guard import Buckets, Refusal, Scope, asker_of, only_header
+from fedboost.system import open_private, others_may
 from fedboost.terms.reading import Frozen, Name, read_model
 
 # ---- Tokens: who may read pages of a process from elsewhere, and who may submit -------------------------
@@ -127,11 +128,10 @@ def read_tokens(path: Path) -> tuple[Token, ...]:
             f"{path} does not exist; create it with `fedboost keys token NAME --file {path}`",
         )
     entries = read_model(_File, read_toml(path), str(path)).tokens
-    mode = path.stat().st_mode
-    if os.name == "posix" and mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if others_may(status := path.stat(), stat.S_IWGRP | stat.S_IWOTH):
         raise ConfigError(
             "tokens-writable",
-            f"other users can write to {path} (mode {mode & 0o777:o}); run: chmod 600 {path}",
+            f"other users can write to {path} (mode {status.st_mode & 0o777:o}); run: chmod 600 {path}",
         )
     return entries
 
@@ -166,7 +166,7 @@ def add_token(path: Path, name: str, role: Role, days: int) -> tuple[str, date]:
     read_model(Token, {"name": name, "role": role, "ends": ends, "sha256": digest}, "the token")
     entry = f"\n[[tokens]]\nname = {to_toml(name)}\nrole = {to_toml(role)}\nends = {ends}\nsha256 = "
     with file_errors(path, "cannot write"):
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = open_private(path, os.O_APPEND)
         with os.fdopen(file, "wb") as opened:
             opened.write(f"{entry}{to_toml(digest)}\n".encode())
             opened.flush()

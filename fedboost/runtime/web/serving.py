@@ -22,6 +22,7 @@ from typing import Any
 
 from fedboost.errors import ConfigError
 from fedboost.runtime.web.guard import App, Note, Refusal, RequestOrigin, group_of
+from fedboost.system import POSIX
 
 MAX_CONNECTIONS = 320
 """Maximum number of open connections. Each uses a file descriptor, and sessions also need file descriptors.
@@ -169,7 +170,7 @@ def _listen(what: str, host: str, port: int, note: Note) -> "_Listener":
     opened = _Listener(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     opened.note = note
     try:
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, POSIX)
         opened.bind((host, port))
         opened.listen(128)
         opened.setblocking(False)

@@ -219,14 +219,14 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
     held = Folder(tmp_path)
     one = held.begin("session-1")
     one.append(RECORDS[0])
-    write = os.pwrite
+    write = os.write
 
-    def full(file, data, place):
+    def full(file, data):
         if len(data) > 4:
-            return write(file, data[:4], place)
+            return write(file, data[:4])
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(os, "write", full)
     with pytest.raises(DurabilityError) as caught:
         one.append(RECORDS[1])
     assert str(caught.value) == f"{one.path} cannot be written: No space left on device"

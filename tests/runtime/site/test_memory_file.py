@@ -56,12 +56,12 @@ def test_the_memory_is_for_its_owner_alone(tmp_path):
         with opened(path) as memory:
             begun(memory).ask(question(1), NOWHERE, NOWHERE)
             modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
-            names = [NAME, f"{NAME}-shm", f"{NAME}-wal", "north.counter", "north.lock"]
-            assert modes == dict.fromkeys(names, 0o600)
+            kept = {NAME, "north.counter", "north.counter-lock", "north.lock"}
+            assert modes == dict.fromkeys({f"{NAME}-shm", f"{NAME}-wal", *kept}, 0o600)
     finally:
         os.umask(before)
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert {file.name for file in path.parent.iterdir()} == {NAME, "north.counter", "north.lock"}
+    assert {file.name for file in path.parent.iterdir()} == kept
 
 
 def test_a_secret_is_gone_from_the_disk_with_its_session(path):
