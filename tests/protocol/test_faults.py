@@ -10,7 +10,8 @@ from faults_adders import LIES, AddersWorld, play_liars
 COUNTED = 70
 """Seeds of each kind of which it is counted what goes wrong, and how they end."""
 SEEDS = range(COUNTED, 500)
-BATCHES = 7
+BATCHES, FEW = 7, 3
+"""Batches of the seeds, and how many of them are not long."""
 ONCE_FAILED = [25, 141, 344, 1309, 3521, 8413]
 """A party that was back before the next question without having met the others; help that was given twice; a
 roster that grew within a tree; a party that had missed the turns before a restart; a tree that was asked for
@@ -23,7 +24,9 @@ RARE = {0: 26, REFRESHED: 123, NOISY: 69}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch", range(BATCHES))
+@pytest.mark.parametrize(
+    "batch", [*range(FEW), *(pytest.param(batch, marks=pytest.mark.long) for batch in range(FEW, BATCHES))]
+)
 def test_seeds(batch):
     outcomes = [play(seed) for seed in SEEDS[batch::BATCHES]]
     assert sum(outcome.model is not None for outcome in outcomes) > len(outcomes) // 2

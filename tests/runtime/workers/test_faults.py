@@ -23,9 +23,14 @@ def client():
         yield client
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(
-    "at", [0, pytest.param(1, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.long), -1]
+    ("at", "when"),
+    [
+        (0, "before"),
+        (-1, "after"),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in ((0, "after"), (-1, "before"))),
+        *(pytest.param(at, when, marks=pytest.mark.long) for at in (1, 4) for when in ("before", "after")),
+    ],
 )
 def test_a_killed_worker_changes_nothing_of_the_model(client, at, when):
     agreed, frame = terms(subsample=0.7), table()
