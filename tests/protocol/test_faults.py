@@ -57,9 +57,10 @@ CHECKED = [15, 35, 52]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", [0, REFRESHED, CONTINUED, NOISY])
+@pytest.mark.parametrize("first", [0, pytest.param(100, marks=pytest.mark.long), REFRESHED, CONTINUED, NOISY])
 def test_seeds_with_adders(first):
-    seeds = sorted({*range(first, first + (100 if not first else 15)), *(CHECKED if not first else ())})
+    count = {0: 30, 100: 100}.get(first, 15)
+    seeds = sorted({*range(first, first + count), *(CHECKED if not first else ())})
     outcomes = [play(seed, AddersWorld) for seed in seeds]
     assert sum(outcome.model is not None for outcome in outcomes) > len(outcomes) // 2
     faults = sum((outcome.faults for outcome in outcomes), collections.Counter())
@@ -67,9 +68,10 @@ def test_seeds_with_adders(first):
 
 
 @pytest.mark.slow
-def test_seeds_with_adders_that_lie():
+@pytest.mark.parametrize("seeds", [45, pytest.param(150, marks=pytest.mark.long)])
+def test_seeds_with_adders_that_lie(seeds):
     """Under masks, no sum opens that is not exact; every session ends, with a model or with a sentence."""
-    outcomes = [play_liars(seed) for seed in range(100)]
+    outcomes = [play_liars(seed) for seed in range(seeds)]
     told = sum((outcome.faults for outcome in outcomes), collections.Counter())
     assert {*LIES, "was cut off"} <= set(told)
     masked = [outcome for outcome in outcomes if outcome.terms.hiding.protection == "masked"]
