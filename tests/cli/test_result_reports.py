@@ -167,7 +167,7 @@ def test_a_session_is_followed_into_a_page(tmp_path):
     for name in ("describe", "evaluate", "drift"):
         assert pages[name].count("<td>its answers</td>") == 3
         assert "No party signed" not in pages[name]
-        assert "sees sums over the parties, never this site" in pages[name]
+        assert "sees sums over the parties, never the numbers of a single one" in pages[name]
         assert "Traffic of each party" in pages[name]
 
 
