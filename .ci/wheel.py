@@ -3,11 +3,13 @@
 Usage: python .ci/wheel.py [PYTHON ...]    (this Python, unless others are named)
 
 Each environment holds the wheel and what it depends on, nothing else. The folder is empty, there is no home
-folder, and where this runs as root the commands do not, if another user can run this Python.
+folder, and where this runs as root the commands do not, if another user can run this Python. Kernels that
+were compiled here are copied; tests/test_kernel_cache.py has users without rights compile them.
 """
 
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -35,6 +37,7 @@ def main() -> None:
             run([python, "-m", "venv", str(environment)])
             version = output([str(environment / "bin" / "python"), "--version"])
             run([str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", str(wheel)])
+            copy_kernels(environment / "bin" / "python")
             installed = time.monotonic()
             try_readme(environment / "bin", folder / f"empty-{number}")
             seconds = f"{installed - begin:.0f} s to install, {time.monotonic() - installed:.0f} s to run"
@@ -68,6 +71,13 @@ def try_readme(programs: Path, folder: Path) -> None:
         "import fedboost, pathlib; print((pathlib.Path(fedboost.__file__).parent / 'py.typed').exists())"
     )
     assert output([str(programs / "python"), "-c", modules]) == "True"
+
+
+def copy_kernels(python: Path) -> None:
+    """Copy this package's compiled kernels, if there are any, to the package of that Python."""
+    purelib = output([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"])
+    for compiled in (ROOT / "fedboost" / "__pycache__").glob("kernels-*"):
+        shutil.copytree(compiled, Path(purelib, "fedboost", "__pycache__", compiled.name))
 
 
 def run(command: list[str], programs: Path | None = None, folder: Path | None = None) -> str:

@@ -117,6 +117,7 @@ def test_a_claim_that_does_not_hold_is_named(tmp_path, table):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_small_swarm_trains_the_pooled_model_in_spite_of_losses(tmp_path):
     command = [sys.executable, str(common.script("swarm")), "--parties", "5", "--rounds", "3", "--losses"]

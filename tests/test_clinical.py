@@ -64,7 +64,7 @@ def test_the_page_as_written(folder):
     model, alone = (fb.Model.load(f"{name}.json") for name in ("model", "simulated"))
     assert model.parties == SITES
     assert model.booster.trees == alone.booster.trees
-    assert "Nothing in these rows requires a change" in "".join(said)  # a declared absence is not a finding
+    assert "No problem was found in these rows" in "".join(said)  # a declared absence is not a finding
     for name, says in {
         "describe": "for the label time, Kaplan-Meier curve with numbers at risk",
         "model": "A prediction is a hazard ratio",

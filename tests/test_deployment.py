@@ -170,6 +170,7 @@ def test_the_services_of_the_profile_with_different_columns_train_parts_of_a_mod
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_services_of_the_profile_with_workers_train_the_same_model(tmp_path):
     running = ("aggregator", "scheduler", "worker-1", "worker-2", "north-workers", "south", "east")
     model = fb.Model.load(trained(Compose(tmp_path), running, "clustered") / "clustered.json")
@@ -180,6 +181,7 @@ def test_the_services_of_the_profile_with_workers_train_the_same_model(tmp_path)
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_services_of_the_profile_with_an_adder_train_the_same_model(tmp_path):
     running = ("aggregator", "adder", "north-adder", "south", "east")
     model = fb.Model.load(trained(Compose(tmp_path), running, "regional") / "regional.json")

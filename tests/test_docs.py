@@ -5,13 +5,14 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
 import time
 import tomllib
-from contextlib import redirect_stdout
+from contextlib import chdir, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -278,18 +279,27 @@ def test_the_python_of_the_estimators(tmp_path, monkeypatch, capsys):
     assert 0.5 < float(capsys.readouterr().out.split(" ")[0]) <= 1
 
 
-@pytest.fixture
-def vertical_example(tmp_path, monkeypatch) -> dict[str, Any]:
-    """The names that the Python of the page on vertical training leaves, but for what needs an extra, in a
-    folder with its files; `said` is what it printed."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def vertical_page(tmp_path_factory) -> tuple[Path, dict[str, Any]]:
+    """A folder in which the Python of the page on vertical training was run, but for what needs an extra, and
+    the names that it leaves; `said` is what it printed."""
+    folder = tmp_path_factory.mktemp("vertical")
     names: dict[str, Any] = {}
-    with redirect_stdout(io.StringIO()) as said:
+    with chdir(folder), redirect_stdout(io.StringIO()) as said:
         for code in blocks(VERTICAL, "python"):
             if "paillier" in code:
                 continue
             exec(compile(code, VERTICAL.name, "exec"), names)
-    return {**names, "said": said.getvalue()}
+    return folder, {**names, "said": said.getvalue()}
+
+
+@pytest.fixture
+def vertical_example(vertical_page, tmp_path, monkeypatch) -> dict[str, Any]:
+    """Those names, in a copy of the folder."""
+    folder, names = vertical_page
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return {**names}
 
 
 @pytest.mark.slow

@@ -64,7 +64,7 @@ def run(name, folder):
 @pytest.mark.parametrize(
     ("name", "printed"),
     [
-        ("hospitals.ipynb", "the same model as in one process: True"),
+        pytest.param("hospitals.ipynb", "the same model as in one process: True", marks=pytest.mark.long),
         ("insurance_claims.ipynb", "XGBoost predicts the same: "),
         pytest.param(
             "bank_and_telephone.ipynb",

@@ -23,7 +23,7 @@ from fedboost.holders.other_tasks import magnitudes, measured
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.tasks import evaluation_terms, read_terms, terms_to_toml
 from fedboost.views.approval import summary as approval
-from fedboost.views.document import Lines, Table
+from fedboost.views.document import Lines, Paragraph, Table
 from fedboost.views.results import description as view
 from fedboost.views.results import evaluation
 from tests.gbdt.reference import survival_figures as reference
@@ -298,7 +298,7 @@ def test_a_description_has_the_curve_of_all_rows(model):
         assert abs(point.survival - reference.kaplan_meier(time, event, [point.time])[0]) <= 0.05
     assert coarse.label.survival.points[-2].at_risk >= 50
     (label,) = (block for block in view(coarse).blocks if getattr(block, "name", "") == "label")
-    assert [type(block) for block in label.blocks] == [Lines, Table]
+    assert [type(block) for block in label.blocks] == [Lines, Table, Paragraph]
 
 
 @pytest.mark.slow

@@ -467,7 +467,8 @@ def _participants(terms: Terms) -> list[Entry]:
     columns, trees = terms.columns, terms.task.trains
     alone = [site for site in columns.absent if columns.group_of(site, terms.holders, trees) == 1]
     if columns.absent and terms.protection.hides:
-        seen.append(f"sums over {f'{listed(alone)} alone' if alone else 'only some of the parties'}")
+        some = f"{listed(alone)} alone" if alone else "only the parties that have, or lack, a column"
+        seen.append(f"sums over {some}")
     excepted = f", except {' and '.join(seen)}" if seen else ""
     return [
         ("parties", parties),
@@ -481,6 +482,7 @@ def _participants(terms: Terms) -> list[Entry]:
         (
             "colluders",
             _colluders(terms)
+            + ("; not for sums over only some parties" if columns.absent else "")
             + ("; a session of only two parties is allowed" if terms.hiding.allow_two_parties else ""),
         ),
     ]
@@ -491,6 +493,7 @@ def _other_sites(terms: Terms) -> list[Entry]:
     if not terms.blocks:
         told = TASK_WORDS[terms.task.name].told
         model = "see the model as it grows: every split, every leaf value"
+        model += ", and the rounded risks by time" * terms.sums_risk
         told = told if terms.noise is None else told.removesuffix(", and the total number of rows")
         return [("other sites", f"see the terms{told}" if told else model)]
     lines: list[Entry] = []

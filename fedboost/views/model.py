@@ -87,13 +87,9 @@ def _key_figures(result: ModelReport) -> page.Figures:
     whole = [curve for curve in curves_of(result.rounds[: model.kept]) if not curve.party]
     held_out = [curve for curve in whole if curve.rows == VALIDATION] or whole
     figures = [
-        page.Figure(
-            curve.metric,
-            number(curve.values[model.kept]),
-            OF_ROWS[curve.rows == VALIDATION] + ", to compare rounds" * (curve.metric == PARTIAL_LIKELIHOOD),
-        )
+        page.Figure(curve.metric, number(curve.values[model.kept]), OF_ROWS[curve.rows == VALIDATION])
         for curve in held_out[:3]
-        if model.kept in curve.values
+        if model.kept in curve.values and curve.metric != PARTIAL_LIKELIHOOD  # compares rounds only
     ]
     if result.training_rows is not None:
         figures.append(page.Figure("rows", f"{result.training_rows:,}", "across all parties"))
@@ -102,6 +98,7 @@ def _key_figures(result: ModelReport) -> page.Figures:
     of_parties += ", not checked" if known is None else ", checked" if known.holds else ", INVALID"
     figures.append(page.Figure("parties", str(len(terms.parties)), of_parties))
     hides = "hides each party's sums" if terms.protection.hides else "hides nothing from the aggregator"
+    hides += ", with exceptions" * bool(terms.columns.absent or terms.evaluation.party_metrics)
     figures.append(page.Figure("protection", terms.hiding.protection, hides))
     noise = terms.noise
     epsilon = "none" if noise is None else f"{noise.epsilon:g}"
@@ -219,8 +216,8 @@ def _first_charts(result: ModelReport) -> Iterator[page.Block]:
         if PARTIAL_LIKELIHOOD in kinds:
             yield page.note(
                 f"{PARTIAL_LIKELIHOOD} grows with the number of rows at risk, so do not compare training and "
-                "held-out rows. A prediction is a hazard ratio: 2 means twice the hazard of 1. "
-                "fedboost evaluate reports the C-index and survival by predicted risk."
+                "held-out rows. A prediction is a hazard ratio: by the model, 2 means twice the hazard of 1, "
+                "at any time. fedboost evaluate reports the C-index and survival by predicted risk."
             )
         if len(kinds) > MAX_CHARTS:
             yield page.note(f"The table contains {counted(len(kinds) - MAX_CHARTS, 'more metric')}.")

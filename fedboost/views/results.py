@@ -127,8 +127,8 @@ def rows_warnings(result: Evaluation) -> Iterator[str]:
 def remarks(result: Evaluation) -> Iterator[str]:
     """Yield sentences about the precision of the figures, missing figures, and the option that shows more."""
     unit = result.unit
-    last = f"In {'metrics' if result.survival else 'other figures'}, {unit} rows change only the last digit."
-    yield f"Counts are accurate to {unit} rows. {last}"
+    if not result.survival:
+        yield f"Counts are accurate to {unit} rows. In other figures, {unit} rows change only the last digit."
     for name, cap in result.caps.items():
         yield f"In {name}, the loss of a row is capped at {cap:g}: fewer than {unit} rows have a larger loss."
     few = [*_too_few(result)]
@@ -242,9 +242,7 @@ def grouped(bins: Sequence[ScoreBin]) -> list[ScoreBin]:
 # ---- Survival times -------------------------------------------------------------------------------------
 
 
-SHOWN_TIMES = 4
-"""Approximate number of times for which survival is shown in a table, unless the terms have times."""
-_CURVES = "Curves are Kaplan-Meier estimates at some times; straight lines join them, also for the median."
+_CURVES = "Curves join Kaplan-Meier estimates at some times by straight lines, on which medians are read."
 _NAMES = {CINDEX: "C-index", AUC_AT: "AUC at ", BRIER_AT: "Brier score at "}
 
 
@@ -261,13 +259,17 @@ def _of_survival(result: Evaluation, label: str) -> Iterator[page.Block]:
     times = sorted({time for name in result.metrics if (time := time_of(name))})
     yield page.Lines(title, [*map(survival_line, shown)], label, "share without an event", ticks=times)
     yield survival_table([*thirds, every], times)
+    shares = [[point.survival for point in every.points if point.time <= time][-1] for time in times]
+    same = ", ".join(f"{share * (1 - share):.2f}" for share in shares)
+    base = ", with the baseline hazard of these rows" * result.terms.objective.loss.has_risk_sets
     yield page.note(
         "C-index: of two rows, one of which is known to have its event first, how often that one has the "
         "higher predicted risk (0.5: by chance). AUC: of a row with an event until this time and a row "
         "without, how often the first has the higher predicted risk. Brier score: mean squared error of the "
-        "predicted probability (0.25: always 50%; lower is better). “±” is the largest rounding error; it "
-        f"says nothing about chance. {_CURVES} They end at the first time with fewer than {least} rows at "
-        f"risk. Rows and events are rounded to {result.unit}; times have the unit of the label."
+        f"predicted probability of no event{base} (with one probability for all rows: {same or '0.25'}). “±” "
+        "is the largest difference from the exact figure of these rows; it says nothing about chance. "
+        f"{_CURVES} They end at the first time with fewer than {least} rows at risk. Counts are accurate to "
+        f"{result.unit} rows, numbers at risk to {2 * result.unit}; times have the unit of the label."
     )
 
 
@@ -280,14 +282,13 @@ def survival_line(curve: SurvivalCurve) -> page.Series:
 def survival_table(curves: Sequence[SurvivalCurve], times: Sequence[float]) -> page.Table:
     """Return the survival of groups of rows at some times. times: by default, some points of the curves."""
     known = max(([point.time for point in each.points[1:]] for each in curves), key=len)
-    times = times or known[len(known) // SHOWN_TIMES :: -(-len(known) // SHOWN_TIMES) or 1]
+    times = times or known[len(known) // 4 :: -(-len(known) // 4) or 1]
     rows = []
     for each in curves:
         until = [[point for point in each.points if point.time <= time][-1] for time in times]
         ends = each.points[-1].time
         at = [f"{p.survival:.0%}" if time <= ends else "…" for p, time in zip(until, times, strict=True)]
-        half = _median(each)
-        rows.append((survival_line(each).name, f"{each.rows:,}", f"{each.events:,}", half, *at))
+        rows.append((survival_line(each).name, f"{each.rows:,}", f"{each.events:,}", _median(each), *at))
     headings = ["", "rows", "events", "median", *(f"at {amount(time)}" for time in times)]
     return page.Table("Survival by group", headings, rows, folded=False)
 
@@ -338,7 +339,7 @@ def _split(title: str, split: Split, result: Evaluation) -> Iterator[page.Block]
     if rows:
         yield page.Table(f"Figures by {title}", [title, "rows", *(RATES.get(key, key) for key in told)], rows)
     if result.survival and not told:
-        yield page.note("Figures of survival times are of all rows together.")
+        yield page.note("Survival figures are available only for all rows together.")
         return
     missing = [RATES.get(key, key) for key in shown if key not in told]
     few = f"fewer than {rows_of_group(result.unit)}, in total or with one of the labels"
@@ -406,7 +407,10 @@ def description(result: Description) -> page.Document:
     what = f"{rows:,} rows of all parties, {counted(len(result.columns), 'column')}"
     absent = result.terms.columns.absent.items()
     more = [f"{what}.", *(f"By the terms, {site} lacks {listed(names)}." for site, names in absent)]
-    answer = page.Verdict("Nothing in these rows requires a change to the terms or tables.", "good", more)
+    more += ["Compare quantiles and units with what you know: only large differences are found."] * (
+        not found
+    )
+    answer = page.Verdict("No problem was found in these rows.", "good", more)
     if found:
         things = counted(len(found), "thing")
         answer = page.Verdict(f"{things} to look at before training on these rows.", "unclear", more)

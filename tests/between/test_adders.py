@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from dataclasses import replace
+from functools import cache
 
 import grpc
 import pytest
@@ -55,6 +56,7 @@ def sent_up(monkeypatch):
     return passed
 
 
+@cache
 def expected(**settings):
     return simulate(terms(**settings), TABLES).model.booster
 

@@ -169,7 +169,7 @@ def test_one_ends_the_wait_for_an_aggregator_at_once(folder, command):
         began = time.monotonic()
         os.killpg(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=30)
-        assert time.monotonic() - began < 2.0
+        assert time.monotonic() - began < 10.0
     finally:
         if process.poll() is None:
             process.kill()

@@ -69,18 +69,19 @@ class Deployed:
         tokens = folder / "tokens.toml"
         self.token = done("keys", "token", "app", "--role", "client", "--file", tokens).out.strip()
 
-    def bank(self, **serve):
+    def bank(self, killed=False, **serve):
+        """killed: the process is to be killed."""
         settings = {"listen": f"127.0.0.1:{self.port}", "tokens": str(self.folder / "tokens.toml"), **serve}
-        return self.start("bank", file_of(self.folder, "bank", **settings))
+        return self.start("bank", file_of(self.folder, "bank", **settings), killed)
 
-    def telco(self, **serve):
+    def telco(self, killed=False, **serve):
         settings = {"max_ids": 10_000, "min_known_ids": 1, **serve}
-        return self.start("telco", file_of(self.folder, "telco", **settings))
+        return self.start("telco", file_of(self.folder, "telco", **settings), killed)
 
-    def start(self, name, file):
+    def start(self, name, file, killed):
         log = open(self.folder / f"{name}-serve.log", "a")  # noqa: SIM115 - closed with the process
         with log:
-            process = start("serve", "--config", str(file), alone=True, stdout=log, stderr=log)
+            process = start("serve", "--config", str(file), alone=killed, stdout=log, stderr=log)
         self.processes[name] = process
         return process
 
@@ -233,8 +234,8 @@ def test_a_bad_request_is_one_sentence_that_says_what_is_wrong(deployed):
 def test_kill_9_loses_no_request_and_no_charge_silently(deployed):
     """Of the other party: the client is told, and after its return all goes on with the same table. Of the
     service: the connection breaks."""
-    deployed.telco()
-    deployed.bank(max_ids_per_client=9)
+    deployed.telco(killed=True)
+    deployed.bank(killed=True, max_ids_per_client=9)
     deployed.until_ready()
     assert deployed.score(deployed.new[:5])[1]["scores"] == deployed.due[:5]
     deployed.stop("telco", signal.SIGKILL)
@@ -257,7 +258,7 @@ def test_kill_9_loses_no_request_and_no_charge_silently(deployed):
 
 
 def test_a_request_that_waits_ends_when_the_other_party_dies(deployed):
-    deployed.telco()
+    deployed.telco(killed=True)
     deployed.bank(timeout=30)
     deployed.until_ready()
     os.kill(deployed.processes["telco"].pid, signal.SIGSTOP)
@@ -272,7 +273,7 @@ def test_a_request_that_waits_ends_when_the_other_party_dies(deployed):
 
 
 def test_partial_scores_say_who_is_missing(deployed):
-    deployed.telco()
+    deployed.telco(killed=True)
     deployed.bank(partial=True)
     deployed.until_ready()
     unknown = deployed.due[-1]  # telco does not know it
@@ -283,7 +284,7 @@ def test_partial_scores_say_who_is_missing(deployed):
 
 
 def test_the_limits_of_the_other_party_hold_over_restarts(deployed):
-    deployed.telco(max_ids=5)
+    deployed.telco(killed=True, max_ids=5)
     deployed.bank()
     deployed.until_ready()
     assert deployed.score(deployed.new[:4])[0] == 200

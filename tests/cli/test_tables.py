@@ -161,7 +161,7 @@ def peak(*arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["csv", "parquet"])
+@pytest.mark.parametrize("form", ["csv", pytest.param("parquet", marks=pytest.mark.long)])
 def test_memory_does_not_grow_with_the_table(folder, form):
     assert resource.RLIMIT_AS  # the figures are Linux's
     table, count = rows().append_column("note", pa.array([["x" * 120] * rows().num_rows])[0].values), 1500

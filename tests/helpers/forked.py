@@ -18,8 +18,12 @@ from pathlib import Path
 from fedboost.runtime.local.cluster import AGGREGATOR, LocalCluster
 
 START = LocalCluster._start
-NOT_OF_A_TEST = ("GRPC_", "PYTEST_")
-"""How the names begin of what commands and pytest set in this process."""
+NOT_OF_A_TEST = (
+    *("GRPC_", "PYTEST_", "KMP_", "MALLOC_TRIM_", "MKL_", "NUMBA_NUM_", "OMP_", "OPENBLAS_"),
+    *("PYTHONHASHSEED", "_RJEM_", "__DASK_"),
+)
+"""How the names begin of what commands, pytest, scikit-learn, polars and Dask set in this process, some
+for all tests to come. A fork is not told of them: what reads them is loaded."""
 
 
 def fork_parties():

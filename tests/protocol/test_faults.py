@@ -10,7 +10,8 @@ from faults_adders import LIES, AddersWorld, play_liars
 COUNTED = 70
 """Seeds of each kind of which it is counted what goes wrong, and how they end."""
 SEEDS = range(COUNTED, 500)
-BATCHES = 7
+BATCHES, FEW = 7, 3
+"""Batches of the seeds, and how many of them are not long."""
 ONCE_FAILED = [25, 141, 344, 1309, 3521, 8413]
 """A party that was back before the next question without having met the others; help that was given twice; a
 roster that grew within a tree; a party that had missed the turns before a restart; a tree that was asked for
@@ -23,7 +24,9 @@ RARE = {0: 26, REFRESHED: 123, NOISY: 69}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch", range(BATCHES))
+@pytest.mark.parametrize(
+    "batch", [*range(FEW), *(pytest.param(batch, marks=pytest.mark.long) for batch in range(FEW, BATCHES))]
+)
 def test_seeds(batch):
     outcomes = [play(seed) for seed in SEEDS[batch::BATCHES]]
     assert sum(outcome.model is not None for outcome in outcomes) > len(outcomes) // 2
@@ -54,9 +57,10 @@ CHECKED = [15, 35, 52]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", [0, REFRESHED, CONTINUED, NOISY])
+@pytest.mark.parametrize("first", [0, pytest.param(100, marks=pytest.mark.long), REFRESHED, CONTINUED, NOISY])
 def test_seeds_with_adders(first):
-    seeds = sorted({*range(first, first + (100 if not first else 15)), *(CHECKED if not first else ())})
+    count = {0: 30, 100: 100}.get(first, 15)
+    seeds = sorted({*range(first, first + count), *(CHECKED if not first else ())})
     outcomes = [play(seed, AddersWorld) for seed in seeds]
     assert sum(outcome.model is not None for outcome in outcomes) > len(outcomes) // 2
     faults = sum((outcome.faults for outcome in outcomes), collections.Counter())
@@ -64,9 +68,10 @@ def test_seeds_with_adders(first):
 
 
 @pytest.mark.slow
-def test_seeds_with_adders_that_lie():
+@pytest.mark.parametrize("seeds", [45, pytest.param(150, marks=pytest.mark.long)])
+def test_seeds_with_adders_that_lie(seeds):
     """Under masks, no sum opens that is not exact; every session ends, with a model or with a sentence."""
-    outcomes = [play_liars(seed) for seed in range(100)]
+    outcomes = [play_liars(seed) for seed in range(seeds)]
     told = sum((outcome.faults for outcome in outcomes), collections.Counter())
     assert {*LIES, "was cut off"} <= set(told)
     masked = [outcome for outcome in outcomes if outcome.terms.hiding.protection == "masked"]

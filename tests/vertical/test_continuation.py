@@ -204,8 +204,14 @@ def test_a_party_may_die_after_each_turn(kind, party):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("party", PARTIES)
-@pytest.mark.parametrize("kind", ["whole", "parties"])
+@pytest.mark.parametrize(
+    ("kind", "party"),
+    [
+        *(("parties", party) for party in PARTIES),
+        ("whole", "bank"),
+        *(pytest.param("whole", party, marks=pytest.mark.long) for party in PARTIES if party != "bank"),
+    ],
+)
 def test_a_party_may_die_at_every_message(kind, party):
     number = 0
     while apart := continuing(kind).dies_at(party, number + 1):

@@ -309,6 +309,7 @@ def test_a_seed_where_gradients_are_encrypted(seed):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_more_seeds_end_with_models():
     assert [
         outcome for outcome in (faults_apart.play(seed, World) for seed in range(12, 60)) if outcome.model

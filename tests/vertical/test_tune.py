@@ -25,6 +25,8 @@ SETTINGS = {
     "sampled": {"columns": {"row_id": "id", "validation": "held_out"}, "subsample": 0.5},
     "alone first": {**MARKED, "alone_rounds": 2},
 }
+SLOWEST = "drawn rows", "lossguide", "sampled"
+"""Settings that take longest where gradients are hidden."""
 HIDDEN = {"protection": "paillier", "key_bits": 2048}
 """Protection of the label holder's gradients."""
 paillier = pytest.mark.skipif(not installed("paillier"), reason="needs the extra paillier")
@@ -46,7 +48,10 @@ def test_trials_are_those_of_pooled_rows(layout, setting):
 
 @paillier
 @pytest.mark.slow
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize(
+    "setting",
+    [pytest.param(name, marks=[pytest.mark.long] if name in SLOWEST else []) for name in SETTINGS],
+)
 def test_trials_are_the_same_where_gradients_are_hidden(setting):
     settings = SETTINGS[setting]
     hidden = tuned("three holders", **settings, **HIDDEN)

@@ -29,7 +29,7 @@ def drawn(epsilon, times_mu, segments=4000):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("placement", ["local", "distributed"])
+@pytest.mark.parametrize("placement", [pytest.param("local", marks=pytest.mark.long), "distributed"])
 def test_no_more_is_proved_than_is_stated(placement):
     terms = canary.terms_of(EPSILON, placement)
     audits = [canary.audit(terms, RUNS, seed) for seed in range(4)]

@@ -90,7 +90,7 @@ def test_every_page_is_readable_and_asks_nobody_else(site, tabs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", [LIGHT, DARK])
+@pytest.mark.parametrize("scheme", [pytest.param(LIGHT, marks=pytest.mark.long), DARK])
 def test_a_request_is_readable_on_a_telephone(site, tabs, scheme):
     for name in ("overview", "request"):
         with tabs(pages(site)[name], width=360, height=740, scheme=scheme) as tab:

@@ -23,9 +23,13 @@ def client():
         yield client
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(
-    "at", [0, pytest.param(1, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.long), -1]
+    ("at", "when"),
+    [
+        (-1, "after"),
+        *(pytest.param(at, "before", marks=pytest.mark.long) for at in (0, 1, 4, -1)),
+        *(pytest.param(at, "after", marks=pytest.mark.long) for at in (0, 1, 4)),
+    ],
 )
 def test_a_killed_worker_changes_nothing_of_the_model(client, at, when):
     agreed, frame = terms(subsample=0.7), table()
