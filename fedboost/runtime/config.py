@@ -10,11 +10,12 @@ import ipaddress
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, SecretStr, field_validator
 
 from fedboost.errors import ConfigError
 from fedboost.terms.reading import Frozen, OrNone, read_model
@@ -35,13 +36,70 @@ def require_address(value: str) -> str:
     return value
 
 
+_TUNNEL = re.compile(
+    r"(wss?|grpcs?)://(\[[^][/\s]*:[^][/\s]*\]|[^][@/:\s]+)(:(?P<port>[0-9]{1,5}))?(?P<path>/[^\s?#]*)?"
+)
+"""Pattern of the address of a tunnel."""
+
+
+def is_tunnel(address: str) -> bool:
+    """Return whether an address is that of a tunnel (a URL) rather than HOST:PORT."""
+    return "://" in address
+
+
 def require_dialable(value: str) -> str:
-    """Return `value` if it is a HOST:PORT to connect to. Raises ValueError if not, e.g. for port 0."""
+    """Return `value` if it is a HOST:PORT to connect to, or the address of a tunnel. Raises ValueError if
+    not, e.g. for port 0."""
+    if is_tunnel(value):
+        parts = _TUNNEL.fullmatch(value)
+        port = int((parts and parts["port"]) or 443)
+        if parts is None or not value.isprintable() or not 0 < port <= 65535:
+            raise ValueError(
+                f"{value!r} is not an address; write wss://HOST, wss://HOST:PORT/PATH or grpcs://HOST"
+            )
+        if parts[1].startswith("grpc") and parts["path"] not in (None, "/"):
+            raise ValueError(f"{value!r} has a path, but gRPC has its own; remove it, or use wss://")
+        return value
     if require_address(value).rpartition(":")[2].strip("0") == "":
         raise ValueError(
             f"{value!r} cannot be connected to, because port 0 is only for listening; specify another port"
         )
     return value
+
+
+def require_proxy(value: object) -> SecretStr:
+    """Return a proxy's URL as a secret. Raises ValueError, without the URL, which may contain a password."""
+    text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+    try:
+        parts = urlsplit(text)
+        valid = parts.scheme == "http" and parts.hostname and parts.path in ("", "/") and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid or not text.isprintable() or " " in text or parts.query or parts.fragment:
+        raise ValueError(
+            "this is not the URL of a proxy; write http://HOST:PORT or http://USER:PASSWORD@HOST:PORT, with "
+            "%40 for @ and %2F for /"
+        )
+    return SecretStr(text)
+
+
+Proxy = Annotated[
+    SecretStr | None,
+    BeforeValidator(require_proxy),
+    Field(
+        default=None,
+        description="HTTP [proxy](networks.md#proxies) on the way, `http://HOST:PORT` or "
+        "`http://USER:PASSWORD@HOST:PORT` (default: the environment's `https_proxy`).",
+    ),
+]
+Authorities = Annotated[
+    Path | None,
+    Field(
+        default=None,
+        description="File (PEM) with the authorities that the TLS of a [tunnel](networks.md) trusts "
+        "(default: the system's).",
+    ),
+]
 
 
 def check_address(value: str, source: str) -> str:
@@ -181,6 +239,36 @@ class ConsoleConfig(Frozen):
     _check = field_validator("listen")(require_address)
 
 
+class TunnelsConfig(Frozen):
+    """Further addresses at which [tunnels](networks.md) arrive, for clients whose network ends TLS on the
+    way. Anything may end the TLS of a tunnel, so a reverse proxy may be in front. Requires `keys`."""
+
+    websocket: str | None = Field(
+        default=None, description="Address to listen on for WebSockets, `HOST:PORT` (default: none)."
+    )
+    grpc: str | None = Field(
+        default=None, description="Address to listen on for tunnels over gRPC, `HOST:PORT` (default: none)."
+    )
+    certificate: OrNone[Path] = Field(
+        description="TLS certificate (PEM) for these addresses (default: none; a reverse proxy ends TLS)."
+    )
+    key: OrNone[Path] = Field(description="Private key of this certificate (PEM).")
+
+    _check = field_validator("websocket", "grpc")(require_address)
+
+    @property
+    def pair(self) -> tuple[Path, Path] | None:
+        """The TLS certificate and its key, if any."""
+        return None if self.certificate is None or self.key is None else (self.certificate, self.key)
+
+    def _faults(self) -> Iterator[str]:
+        if (self.certificate is None) != (self.key is None):
+            yield "certificate and key belong together; set both or neither"
+
+
+NO_TUNNELS = TunnelsConfig(certificate=None, key=None)
+
+
 class AggregatorConfig(Frozen):
     """Settings in the aggregator's file. Relative paths are relative to the folder that contains it."""
 
@@ -200,6 +288,9 @@ class AggregatorConfig(Frozen):
     console: ConsoleConfig | None = Field(
         default=None, description="Web pages and HTTP API of the aggregator (default: none)."
     )
+    tunnels: TunnelsConfig = Field(
+        default=NO_TUNNELS, description="Addresses at which tunnels arrive, below (default: none)."
+    )
 
     _check = field_validator("listen", "metrics")(require_address)
 
@@ -208,8 +299,13 @@ class AdderConfig(Frozen):
     """Settings in an adder's file. Relative paths are relative to the folder that contains it."""
 
     listen: str = Field(default="127.0.0.1:7071", description="Address to listen on, `HOST:PORT`.")
-    upstream: str = Field(description="Address of the aggregator, `HOST:PORT`.")
+    upstream: str = Field(description="Address of the aggregator, `HOST:PORT` or that of a tunnel.")
+    proxy: Proxy
+    ca: Authorities
     keys: Path | None = Field(default=None, description="Folder of the adder's [bundle](identity.md).")
+    tunnels: TunnelsConfig = Field(
+        default=NO_TUNNELS, description="Addresses at which sites' tunnels arrive (default: none)."
+    )
 
     _check = field_validator("listen")(require_address)
     _check_upstream = field_validator("upstream")(require_dialable)
@@ -219,7 +315,13 @@ def read_adder(path: Path) -> AdderConfig:
     """Read an adder's settings file. Paths in the result are absolute. Raises ConfigError if the file cannot
     be read or has an invalid setting."""
     config = read_model(AdderConfig, read_toml(path, ADDER), str(path))
-    return config.model_copy(update=from_folder(path, {"keys": config.keys}))
+    own = from_folder(path, {"keys": config.keys, "ca": config.ca})
+    return config.model_copy(update={**own, "tunnels": _tunnels(path, config.tunnels)})
+
+
+def _tunnels(path: Path, config: TunnelsConfig) -> TunnelsConfig:
+    own = {"certificate": config.certificate, "key": config.key}
+    return config.model_copy(update=from_folder(path, own))
 
 
 def read_aggregator(path: Path) -> AggregatorConfig:
@@ -228,6 +330,7 @@ def read_aggregator(path: Path) -> AggregatorConfig:
     config = read_model(AggregatorConfig, read_toml(path, AGGREGATOR), str(path))
     state = config.state or Path(f"{path.stem}.state")
     update: dict[str, Any] = {**from_folder(path, {"keys": config.keys, "state": state})}
+    update["tunnels"] = _tunnels(path, config.tunnels)
     if config.console is not None:
         tokens = from_folder(path, {"tokens": config.console.tokens})
         update["console"] = config.console.model_copy(update=tokens)

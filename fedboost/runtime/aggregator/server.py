@@ -173,6 +173,8 @@ class AggregatorServer:
 
     def __init__(self, config: AggregatorConfig, log: Any, bundle: Bundle | None) -> None:
         self.address = ""
+        self.tunnels: dict[str, str] = {}
+        """Kind of tunnel -> address HOST:PORT at which it arrives."""
         self._config = config
         self._log = log
         self._bundle = bundle
@@ -200,7 +202,14 @@ class AggregatorServer:
             "Region": Regions(self._admission, self.sessions, self.connected, checks, log).serve,
         }
         self._endpoint = Endpoint(
-            config.listen, bundle, methods, self._admission, self.refusals, connections, log
+            config.listen,
+            bundle,
+            methods,
+            self._admission,
+            self.refusals,
+            connections,
+            log,
+            config.tunnels,
         )
         self._ticker: asyncio.Task[None] | None = None
 
@@ -210,6 +219,7 @@ class AggregatorServer:
         for program in self._config.programs:
             load_program(program, self._config.programs)
         self._endpoint.bind()
+        self.tunnels = self._endpoint.tunnels
         self.pages.listen()
         self.sessions.open()
         await self.pages.start()
