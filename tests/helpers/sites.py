@@ -141,6 +141,11 @@ class Consortium:
         self.adders = {}
 
     @property
+    def route_settings(self):
+        """Settings of parties about the way to the aggregator."""
+        return {}
+
+    @property
     def address(self):
         return self.server.address
 
@@ -182,7 +187,7 @@ class Consortium:
         addresses = [known[name] for name in through] or self.address
         names = through if self.bundles else ()
         values = {"party": as_name or name, "aggregator": addresses, "through": names, "data": file}
-        values["columns"] = dict(columns)
+        values |= {"columns": dict(columns), **self.route_settings}
         state = self.folder / state
         config = PartyConfig(**values, state=state, policy=policy or ANYTHING, workers=workers)
         self.nodes[name] = PartyNode(config, self.log, self.bundles.get(name))

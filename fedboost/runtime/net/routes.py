@@ -318,11 +318,12 @@ def _by_websocket(server: Server, opened: socket.socket) -> Iterator[bytes]:
     from websockets.exceptions import ConnectionClosed
     from websockets.sync.client import connect
 
+    context = _context(server) if server.scheme in _TLS else None
     # No pings: the connection inside has its own, which pass through the tunnel.
     dialled = connect(
         server.address,
         sock=_connect(server, _PATIENCE),
-        ssl=_context(server) if server.scheme in _TLS else None,
+        ssl=context,
         compression=None,
         ping_interval=None,
         open_timeout=_PATIENCE,
