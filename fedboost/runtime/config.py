@@ -13,7 +13,6 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr, field_validator
 
@@ -36,29 +35,20 @@ def require_address(value: str) -> str:
     return value
 
 
-_TUNNEL = re.compile(
-    r"(wss?|grpcs?)://(\[[^][/\s]*:[^][/\s]*\]|[^][@/:\s]+)(:(?P<port>[0-9]{1,5}))?(?P<path>/[^\s?#]*)?"
-)
-"""Pattern of the address of a tunnel."""
-
-
-def is_tunnel(address: str) -> bool:
-    """Return whether an address is that of a tunnel (a URL) rather than HOST:PORT."""
-    return "://" in address
+_TUNNEL = re.compile(r"(wss?://[^][@/:\s]+|wss?://\[[^][@/\s]+\])(:[0-9]{1,5})?(/[^\s?#]*)?")
+_GRPC_TUNNEL = re.compile(r"(grpcs?://[^][@/:\s]+|grpcs?://\[[^][@/\s]+\])(:[0-9]{1,5})?/?")
+"""Patterns of the address of a tunnel. A tunnel over gRPC has no path of its own."""
 
 
 def require_dialable(value: str) -> str:
     """Return `value` if it is a HOST:PORT to connect to, or the address of a tunnel. Raises ValueError if
     not, e.g. for port 0."""
-    if is_tunnel(value):
-        parts = _TUNNEL.fullmatch(value)
-        port = int((parts and parts["port"]) or 443)
-        if parts is None or not value.isprintable() or not 0 < port <= 65535:
+    if "://" in value:
+        parts = _TUNNEL.fullmatch(value) or _GRPC_TUNNEL.fullmatch(value)
+        if parts is None or not value.isprintable() or not 0 < int((parts[2] or ":1")[1:]) <= 65535:
             raise ValueError(
-                f"{value!r} is not an address; write wss://HOST, wss://HOST:PORT/PATH or grpcs://HOST"
+                f"{value!r} is no address of a tunnel, e.g. wss://HOST/PATH or grpcs://HOST:PORT"
             )
-        if parts[1].startswith("grpc") and parts["path"] not in (None, "/"):
-            raise ValueError(f"{value!r} has a path, but gRPC has its own; remove it, or use wss://")
         return value
     if require_address(value).rpartition(":")[2].strip("0") == "":
         raise ValueError(
@@ -67,39 +57,28 @@ def require_dialable(value: str) -> str:
     return value
 
 
+_PROXY = re.compile(r"http://([^][@/:\s]+:[^][@/:\s]*@)?([^][@/:\s]+|\[[^][@/\s]+\])(:[0-9]{1,5})?/?")
+
+
 def require_proxy(value: object) -> SecretStr:
     """Return a proxy's URL as a secret. Raises ValueError, without the URL, which may contain a password."""
     text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
-    try:
-        parts = urlsplit(text)
-        valid = parts.scheme == "http" and parts.hostname and parts.path in ("", "/") and parts.port != 0
-    except ValueError:
-        valid = False
-    if not valid or not text.isprintable() or " " in text or parts.query or parts.fragment:
-        raise ValueError(
-            "this is not the URL of a proxy; write http://HOST:PORT or http://USER:PASSWORD@HOST:PORT, with "
-            "%40 for @ and %2F for /"
-        )
+    if not _PROXY.fullmatch(text):
+        raise ValueError("a proxy is http://HOST:PORT or http://USER:PASSWORD@HOST:PORT; write %40 for @")
     return SecretStr(text)
 
 
+_ABOUT_PROXY = (
+    "HTTP [proxy](networks.md#proxies), `http://HOST:PORT` or `http://USER:PASSWORD@HOST:PORT` (default: the "
+    "environment's `https_proxy`)."
+)
 Proxy = Annotated[
-    SecretStr | None,
-    BeforeValidator(require_proxy),
-    Field(
-        default=None,
-        description="HTTP [proxy](networks.md#proxies) on the way, `http://HOST:PORT` or "
-        "`http://USER:PASSWORD@HOST:PORT` (default: the environment's `https_proxy`).",
-    ),
+    SecretStr | None, BeforeValidator(require_proxy), Field(default=None, description=_ABOUT_PROXY)
 ]
-Authorities = Annotated[
-    Path | None,
-    Field(
-        default=None,
-        description="File (PEM) with the authorities that the TLS of a [tunnel](networks.md) trusts "
-        "(default: the system's).",
-    ),
-]
+_ABOUT_CA = (
+    "File (PEM) with the authorities that a [tunnel's](networks.md) TLS trusts (default: the system's)."
+)
+Authorities = Annotated[Path | None, Field(default=None, description=_ABOUT_CA)]
 
 
 def check_address(value: str, source: str) -> str:
@@ -240,15 +219,11 @@ class ConsoleConfig(Frozen):
 
 
 class TunnelsConfig(Frozen):
-    """Further addresses at which [tunnels](networks.md) arrive, for clients whose network ends TLS on the
-    way. Anything may end the TLS of a tunnel, so a reverse proxy may be in front. Requires `keys`."""
+    """Further addresses at which [tunnels](networks.md) arrive. Anything may end their TLS, e.g. a reverse
+    proxy. Requires `keys`."""
 
-    websocket: str | None = Field(
-        default=None, description="Address to listen on for WebSockets, `HOST:PORT` (default: none)."
-    )
-    grpc: str | None = Field(
-        default=None, description="Address to listen on for tunnels over gRPC, `HOST:PORT` (default: none)."
-    )
+    websocket: OrNone[str] = Field(description="Address for tunnels over WebSockets, `HOST:PORT`.")
+    grpc: OrNone[str] = Field(description="Address for tunnels over gRPC, `HOST:PORT`.")
     certificate: OrNone[Path] = Field(
         description="TLS certificate (PEM) for these addresses (default: none; a reverse proxy ends TLS)."
     )
@@ -264,9 +239,6 @@ class TunnelsConfig(Frozen):
     def _faults(self) -> Iterator[str]:
         if (self.certificate is None) != (self.key is None):
             yield "certificate and key belong together; set both or neither"
-
-
-NO_TUNNELS = TunnelsConfig(certificate=None, key=None)
 
 
 class AggregatorConfig(Frozen):
@@ -288,9 +260,7 @@ class AggregatorConfig(Frozen):
     console: ConsoleConfig | None = Field(
         default=None, description="Web pages and HTTP API of the aggregator (default: none)."
     )
-    tunnels: TunnelsConfig = Field(
-        default=NO_TUNNELS, description="Addresses at which tunnels arrive, below (default: none)."
-    )
+    tunnels: OrNone[TunnelsConfig] = Field(description="Addresses for tunnels, below (default: none).")
 
     _check = field_validator("listen", "metrics")(require_address)
 
@@ -303,9 +273,7 @@ class AdderConfig(Frozen):
     proxy: Proxy
     ca: Authorities
     keys: Path | None = Field(default=None, description="Folder of the adder's [bundle](identity.md).")
-    tunnels: TunnelsConfig = Field(
-        default=NO_TUNNELS, description="Addresses at which sites' tunnels arrive (default: none)."
-    )
+    tunnels: OrNone[TunnelsConfig] = Field(description="Addresses for tunnels (default: none).")
 
     _check = field_validator("listen")(require_address)
     _check_upstream = field_validator("upstream")(require_dialable)
@@ -319,7 +287,9 @@ def read_adder(path: Path) -> AdderConfig:
     return config.model_copy(update={**own, "tunnels": _tunnels(path, config.tunnels)})
 
 
-def _tunnels(path: Path, config: TunnelsConfig) -> TunnelsConfig:
+def _tunnels(path: Path, config: TunnelsConfig | None) -> TunnelsConfig | None:
+    if config is None:
+        return None
     own = {"certificate": config.certificate, "key": config.key}
     return config.model_copy(update=from_folder(path, own))
 

@@ -1,14 +1,13 @@
 """TLS of web servers, for what ends the TLS of tunnels: an authority, and a certificate for localhost."""
 
 import ssl
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
-from key_folders import NOW
 
 AUTHORITY = "Interception Inc"
 
@@ -18,7 +17,7 @@ def _named(name):
 
 
 def _certificate(key, subject, issuer_key, issuer, *extensions):
-    since, until = NOW - timedelta(days=1), NOW + timedelta(days=1)
+    since, until = datetime.now(UTC) - timedelta(days=1), datetime.now(UTC) + timedelta(days=1)
     builder = x509.CertificateBuilder(
         issuer, subject, key.public_key(), x509.random_serial_number(), since, until
     )

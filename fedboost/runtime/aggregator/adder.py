@@ -72,8 +72,6 @@ class AdderServer:
 
     def __init__(self, config: AdderConfig, log: Any, bundle: Bundle | None) -> None:
         self.address = ""
-        self.tunnels: dict[str, str] = {}
-        """Kind of tunnel -> address HOST:PORT at which it arrives."""
         self._config = config
         self._bundle = bundle
         self._log = log
@@ -84,6 +82,7 @@ class AdderServer:
         methods = {"Attend": self._attend, "Advise": self._advise}
         served = methods, self._admission, refusals, connections
         self._endpoint = Endpoint(config.listen, bundle, *served, log, config.tunnels)
+        self.tunnels = self._endpoint.tunnels
         self._end = AdderEnd(self._tell, self._give, self._cut, report_of)
         self._calls: dict[str, Call] = {}
         self._advising: dict[str, Outgoing] = {}
@@ -99,7 +98,6 @@ class AdderServer:
     async def start(self) -> None:
         """Bind the port and accept calls. Raises ConfigError if the port cannot be used."""
         self._endpoint.bind()
-        self.tunnels = self._endpoint.tunnels
         self.address = await self._endpoint.start()
         self._ticker = asyncio.create_task(self._tick())
 

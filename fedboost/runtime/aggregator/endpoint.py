@@ -30,7 +30,7 @@ class Endpoint:
         admission: admits calls.
         refusals: logs refused callers.
         connections: maximum number of connections.
-        tunnels: further addresses, at which tunnels arrive.
+        tunnels: further addresses, at which tunnels arrive, if any.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Endpoint:
         refusals: Refusals,
         connections: int,
         log: Any,
-        tunnels: TunnelsConfig,
+        tunnels: TunnelsConfig | None,
     ) -> None:
         self.health = Health(admission)
         self.tunnels: dict[str, str] = {}
@@ -74,12 +74,10 @@ class Endpoint:
     def bind(self) -> None:
         """Bind the ports, before any state is changed. Raises ConfigError if that is not possible."""
         config = self._tunnels_config
-        wanted = config.websocket is not None or config.grpc is not None
-        if wanted and self._bundle is None:
+        if config is not None and self._bundle is None:
             raise ConfigError(
                 "tunnels-without-keys",
-                "tunnels need keys, because what they pass through can read and change what they carry; set "
-                "`keys`, or remove [tunnels]",
+                "tunnels need keys, since what they pass could be read and changed; set `keys`",
             )
         try:
             secure = [] if self._bundle is None else [server_credentials(self._bundle)]
@@ -91,10 +89,10 @@ class Endpoint:
                 f"cannot listen on {self._listen}: the port is already in use, or the address does not "
                 f"belong to this machine",
             ) from None
-        if wanted:  # a port of their own has limits of its own
+        if config is not None:  # a port of their own has limits of its own
             port = int(add("127.0.0.1:0", *secure))
             self._tunnels = Tunnels(config, port, self._most, self._refusals)
-            self.tunnels = self._tunnels.addresses
+            self.tunnels |= self._tunnels.addresses
 
     async def start(self) -> str:
         """Accept calls. Returns the address HOST:PORT at which clients reach the server."""

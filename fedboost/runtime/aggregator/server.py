@@ -173,8 +173,6 @@ class AggregatorServer:
 
     def __init__(self, config: AggregatorConfig, log: Any, bundle: Bundle | None) -> None:
         self.address = ""
-        self.tunnels: dict[str, str] = {}
-        """Kind of tunnel -> address HOST:PORT at which it arrives."""
         self._config = config
         self._log = log
         self._bundle = bundle
@@ -201,16 +199,9 @@ class AggregatorServer:
             "Link": Links(self._admission, log).serve,
             "Region": Regions(self._admission, self.sessions, self.connected, checks, log).serve,
         }
-        self._endpoint = Endpoint(
-            config.listen,
-            bundle,
-            methods,
-            self._admission,
-            self.refusals,
-            connections,
-            log,
-            config.tunnels,
-        )
+        served = methods, self._admission, self.refusals, connections
+        self._endpoint = Endpoint(config.listen, bundle, *served, log, config.tunnels)
+        self.tunnels = self._endpoint.tunnels
         self._ticker: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -219,7 +210,6 @@ class AggregatorServer:
         for program in self._config.programs:
             load_program(program, self._config.programs)
         self._endpoint.bind()
-        self.tunnels = self._endpoint.tunnels
         self.pages.listen()
         self.sessions.open()
         await self.pages.start()

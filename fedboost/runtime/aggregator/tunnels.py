@@ -8,7 +8,6 @@ Raises: ConfigError if the process cannot listen on an address, or a TLS file is
 """
 
 import asyncio
-import contextlib
 import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -47,24 +46,28 @@ class Tunnels:
         self._port = port
         self._most = connections // CONNECTIONS_PER_TUNNEL
         self._refusals = refusals
-        self._busy: set[Any] = set()
-        """File descriptors of open WebSockets, and peers of open calls of gRPC, as named by gRPC."""
+        self._files: set[int] = set()
+        """File descriptors of open WebSockets."""
+        self._peers: set[str] = set()
+        """Peers of open calls, as named by gRPC."""
         self._watches = [Connections(port, refusals)]
         self._listener: Listener | None = None
         self._websockets: Any = None
         self._server: Any = None
         self._pair = config.pair
         if (address := config.websocket) is not None:
-            self._listen(address)
+            self._listener = listen_on("tunnels.websocket", address, self._note)
+            self._listener.most = self._listener.most_of_address = self._most
+            self._listener.busy = lambda: self._files
+            self._add("websocket", address, self._listener.getsockname()[1])
         if (address := config.grpc) is not None:
             self._bind(address)
 
-    def _listen(self, address: str) -> None:
-        """Listen for WebSockets."""
-        self._listener = listen_on("tunnels.websocket", address, self._note)
-        self._listener.most = self._listener.most_of_address = self._most
-        self._listener.busy = lambda: self._busy
-        self.addresses["websocket"] = f"{address.rpartition(':')[0]}:{self._listener.getsockname()[1]}"
+    def _add(self, kind: str, address: str, port: int) -> None:
+        self.addresses[kind] = f"{address.rpartition(':')[0]}:{port}"
+
+    def _note(self, origin: Any, refusal: Exception) -> None:
+        self._refusals.note("tunnel refused", origin.address, str(refusal))
 
     def _bind(self, address: str) -> None:
         """Listen for calls of gRPC."""
@@ -88,15 +91,17 @@ class Tunnels:
                 f"tunnels.grpc: cannot listen on {address}: the port is already in use, the address does not "
                 f"belong to this machine, or the TLS files are invalid",
             ) from None
-        self.addresses["grpc"] = f"{address.rpartition(':')[0]}:{port}"
+        self._add("grpc", address, port)
         self._watches.append(Connections(port, self._refusals))
 
     async def start(self) -> None:
         """Carry what arrives."""
         if self._server is not None:
             await self._server.start()
-        if self._listener is None:
-            return
+        if self._listener is not None:
+            await self._serve(self._listener)
+
+    async def _serve(self, listener: Listener) -> None:
         from websockets.asyncio.server import serve
 
         context = None
@@ -104,63 +109,43 @@ class Tunnels:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             with file_errors(self._pair[0], "cannot use the TLS certificate and key"):
                 context.load_cert_chain(*self._pair)
-        quiet = logging.Logger("tunnels", logging.CRITICAL + 1)
-        self._websockets = await serve(
-            self._take_websocket,
-            sock=self._listener,
-            ssl=context,
-            origins=[None],  # browsers always send an origin
-            compression=None,
-            ping_interval=None,  # the connection inside has its own
-            open_timeout=OPEN_SECONDS,
-            close_timeout=1.0,
-            max_size=MAX_PIECE,
-            max_queue=4,
-            server_header=None,
-            logger=quiet,
-        )
+        # No pings: the connection inside has its own. Browsers always send an origin, and are refused.
+        how: dict[str, Any] = {"compression": None, "ping_interval": None, "origins": [None]}
+        how |= {"open_timeout": OPEN_SECONDS, "close_timeout": 1.0, "max_size": MAX_PIECE, "max_queue": 4}
+        how |= {"server_header": None, "logger": logging.Logger("tunnels", logging.CRITICAL + 1)}
+        self._websockets = await serve(self._take_websocket, sock=listener, ssl=context, **how)
 
     def look(self, calling: list[str], now: float) -> None:
         """Close connections and tunnels without a call, if there are too many. calling: as for
         `Connections.look`."""
         for watch in self._watches:
-            watch.look([*calling, *(peer for peer in self._busy if isinstance(peer, str))], now)
+            watch.look([*calling, *self._peers], now)
 
     async def stop(self) -> None:
-        """Close all tunnels and listeners."""
-        if self._server is not None:
-            await self._server.stop(0)
+        """Close all tunnels."""
         if self._websockets is not None:
             self._websockets.close()
             await self._websockets.wait_closed()
-        elif self._listener is not None:
-            self._listener.close()
-
-    def _note(self, origin: Any, refusal: Exception) -> None:
-        self._refusals.note("tunnel refused", origin.address, str(refusal))
+        if self._server is not None:
+            await self._server.stop(0)
 
     async def _take_call(self, requests: AsyncIterator[bytes], context: Any) -> None:
-        with self._counted(context.peer()):
+        self._peers.add(peer := context.peer())
+        try:
             await self._carry(requests, context.write)
+        finally:
+            self._peers.discard(peer)
 
     async def _take_websocket(self, tunnel: Any) -> None:
-        from websockets.exceptions import ConnectionClosed
-
         async def pieces() -> AsyncIterator[bytes]:
             while True:
                 yield await tunnel.recv(decode=False)
 
-        file = tunnel.transport.get_extra_info("socket").fileno()
-        with self._counted(file), contextlib.suppress(ConnectionClosed):
-            await self._carry(pieces(), tunnel.send)
-
-    @contextlib.contextmanager
-    def _counted(self, tunnel: str | int) -> Any:
-        self._busy.add(tunnel)
+        self._files.add(file := tunnel.transport.get_extra_info("socket").fileno())
         try:
-            yield
+            await self._carry(pieces(), tunnel.send)
         finally:
-            self._busy.discard(tunnel)
+            self._files.discard(file)
 
     async def _carry(self, pieces: AsyncIterator[bytes], send: Callable[[bytes], Awaitable[None]]) -> None:
         """Carry one connection until either side ends it."""
@@ -181,5 +166,5 @@ class Tunnels:
         finally:
             for task in both:
                 task.cancel()
-            await asyncio.gather(*both, return_exceptions=True)
+            await asyncio.gather(*both, return_exceptions=True)  # raises nothing: a side has hung up
             writer.close()

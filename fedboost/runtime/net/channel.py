@@ -289,7 +289,7 @@ def dial(server: Server, bundle: Bundle | None, over: Any = grpc.aio) -> Any:
         bundle: certificate and key of the caller, or None.
         over: `grpc.aio` for use with asyncio, `grpc` for blocking calls.
     """
-    target, options = server.channel_options
+    target, options = server.target
     options += CLIENT_OPTIONS
     if bundle is None:
         return over.insecure_channel(target, options=options)

@@ -145,8 +145,8 @@ def test_a_recorded_stream_means_nothing_in_another_connection(tmp_path, bundles
 
 
 def test_connections_that_are_cut_again_and_again(tmp_path, bundles, booster):
-    hostile = Cuts("", 0.8)
-    found, _ = trained(tmp_path, bundles, hostile, rounds=30)
+    hostile = Cuts("", 0.5)
+    found, _ = trained(tmp_path, bundles, hostile, rounds=40)
     assert hostile.cut > 1
     assert found.trees[: len(booster.trees)] == booster.trees
-    assert len(found.trees) == 30
+    assert len(found.trees) == 40

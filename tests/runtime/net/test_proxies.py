@@ -188,7 +188,7 @@ def test_through_nginx_that_ends_tls(tmp_path, bundles, booster, transport, behi
                 one.start_party(name, table)
             found = await one.train(masked())
             if transport == "websocket":
-                with raised(ConfigError, "tunnel-status") as caught:
+                with raised(ConfigError, "tunnel-failed") as caught:
                     await asyncio.to_thread(one.status, address=f"{scheme}://{behind}/other")
                 assert "HTTP 404" in str(caught.value)
             return found.model.booster

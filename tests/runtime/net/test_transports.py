@@ -134,10 +134,10 @@ def test_a_web_server_is_no_aggregator(bundles):
     with ThreadingHTTPServer(("127.0.0.1", 0), Refuses) as server:
         threading.Thread(target=server.serve_forever).start()
         place = f"ws://127.0.0.1:{server.server_port}"
-        for path, code, lasts in (("/404", "tunnel-status", True), ("/502", "tunnel-status", False)):
+        for path, code, lasts in (("/404", "tunnel-failed", True), ("/502", "tunnel-failed", False)):
             with raised(ConfigError, code) as caught:
                 Connection(Server(place + path), bundles["analyst"]).status(3)
-            assert f"{place + path} answers HTTP {path[1:]}" in str(caught.value)
+            assert f"{place + path}: HTTP {path[1:]}" in str(caught.value)
             assert ("(waited 3 s)" in str(caught.value)) != lasts
         with raised(ConfigError, "tunnel-failed"):
             Connection(Server(place.replace("ws", "grpc")), bundles["analyst"]).status(3)
