@@ -72,12 +72,9 @@ _ABOUT_PROXY = (
     "HTTP [proxy](networks.md#proxies), `http://HOST:PORT` or `http://USER:PASSWORD@HOST:PORT` (default: the "
     "environment's `https_proxy`)."
 )
-Proxy = Annotated[
-    SecretStr | None, BeforeValidator(require_proxy), Field(default=None, description=_ABOUT_PROXY)
-]
-_ABOUT_CA = (
-    "File (PEM) with the authorities that a [tunnel's](networks.md) TLS trusts (default: the system's)."
-)
+_IS_PROXY = BeforeValidator(require_proxy)
+Proxy = Annotated[SecretStr | None, _IS_PROXY, Field(default=None, description=_ABOUT_PROXY)]
+_ABOUT_CA = "Authorities (PEM) that the TLS of [tunnels](networks.md) trusts (default: the system's)."
 Authorities = Annotated[Path | None, Field(default=None, description=_ABOUT_CA)]
 
 

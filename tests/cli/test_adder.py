@@ -126,8 +126,8 @@ def test_a_site_names_its_adders_in_the_order_of_their_addresses(here):
     config = site(here, 'aggregator = ["a:1", "b:2", "c:3"]\nthrough = ["eu", "", "eu"]\n')
     assert [one[:2] for one in config.servers] == [("a:1", "eu"), ("b:2", ""), ("c:3", "eu")]
     assert (config.adders, config.direct_server.address) == (("eu",), "b:2")
-    assert site(here, 'aggregator = "a:1"\nthrough = "eu"\n').servers == (("a:1", "eu"),)
-    assert site(here, 'aggregator = "a:1"\n').servers == (("a:1", ""),)
+    assert site(here, 'aggregator = "a:1"\nthrough = "eu"\n').servers == (Server("a:1", "eu"),)
+    assert site(here, 'aggregator = "a:1"\n').servers == (Server("a:1"),)
 
 
 def test_a_site_without_the_aggregators_address_cannot_ask_it(here):

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
+from websockets.asyncio.server import serve
 
 from fedboost.errors import ConfigError
 from fedboost.runtime.aggregator.limits import SERVER_OPTIONS, Connections, Refusals
@@ -102,8 +103,6 @@ class Tunnels:
             await self._serve(self._listener)
 
     async def _serve(self, listener: Listener) -> None:
-        from websockets.asyncio.server import serve
-
         context = None
         if self._pair is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

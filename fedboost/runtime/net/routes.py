@@ -270,16 +270,18 @@ def _pieces(opened: socket.socket) -> Iterator[bytes]:
 
 def _by_websocket(server: Server, opened: socket.socket) -> Iterator[bytes]:
     """Carry a connection over a WebSocket, and yield what arrives for it."""
-    from websockets.exceptions import ConnectionClosed
-    from websockets.sync.client import connect
+    import websockets.sync.client  # slow to import
 
     # No pings: the connection inside has its own, which pass through the tunnel.
     how: dict[str, Any] = {"ssl": _context(server), "compression": None, "ping_interval": None}
     how |= {"sock": _connect(server), "open_timeout": _PATIENCE, "close_timeout": 1.0}
-    with connect(server.address, **how) as tunnel, contextlib.suppress(ConnectionClosed):
+    with (
+        websockets.sync.client.connect(server.address, **how) as tunnel,
+        contextlib.suppress(websockets.ConnectionClosed),
+    ):
 
         def send() -> None:
-            with contextlib.suppress(ConnectionClosed):
+            with contextlib.suppress(websockets.ConnectionClosed):
                 for piece in _pieces(opened):
                     tunnel.send(piece)
             tunnel.close()
