@@ -43,12 +43,8 @@ _GRPC_TUNNEL = re.compile(r"(grpcs?://[^][@/:\s]+|grpcs?://\[[^][@/\s]+\])(:[0-9
 def require_dialable(value: str) -> str:
     """Return `value` if it is a HOST:PORT to connect to, or the address of a tunnel. Raises ValueError if
     not, e.g. for port 0."""
-    if "://" in value:
-        parts = _TUNNEL.fullmatch(value) or _GRPC_TUNNEL.fullmatch(value)
-        if parts is None or not value.isprintable() or not 0 < int((parts[2] or ":1")[1:]) <= 65535:
-            raise ValueError(
-                f"{value!r} is no address of a tunnel, e.g. wss://HOST/PATH or grpcs://HOST:PORT"
-            )
+    tunnel = _TUNNEL.fullmatch(value) or _GRPC_TUNNEL.fullmatch(value)
+    if tunnel and value.isprintable() and 0 < int((tunnel[2] or ":1")[1:]) <= 65535:
         return value
     if require_address(value).rpartition(":")[2].strip("0") == "":
         raise ValueError(

@@ -58,7 +58,7 @@ class Tunnels:
         self._pair = config.pair
         if (address := config.websocket) is not None:
             self._listener = listen_on("tunnels.websocket", address, self._note)
-            self._listener.most = self._listener.most_of_address = self._most
+            self._listener.most = self._most
             self._listener.busy = lambda: self._files
             self._add("websocket", address, self._listener.getsockname()[1])
         if (address := config.grpc) is not None:

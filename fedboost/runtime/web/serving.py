@@ -203,12 +203,12 @@ class Listener(socket.socket):
 
     note: Note
     busy: Callable[[], Collection[int]]
-    most = MAX_CONNECTIONS
-    most_of_address = MAX_OF_ADDRESS
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._open: weakref.WeakKeyDictionary[socket.socket, _Client] = weakref.WeakKeyDictionary()
+        self.most = 0
+        """Maximum number of connections, also per address; 0 for the limits above."""
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Accept a connection. Raises BlockingIOError if it had to be closed, as if none had been waiting."""
@@ -218,10 +218,10 @@ class Listener(socket.socket):
             self.forget(known)
         of_address = [known for known, client in self._open.items() if client.group == group]
         self._open[opened] = _Client(address, group, time.monotonic())
-        if len(of_address) >= self.most_of_address:
-            self._make_room([*of_address, opened], f"{self.most_of_address} connections from this address")
-        elif len(self._open) > self.most:
-            self._make_room([*self._open], f"{self.most} connections")
+        if len(of_address) >= (most := self.most or MAX_OF_ADDRESS):
+            self._make_room([*of_address, opened], f"{most} connections from this address")
+        elif len(self._open) > (most := self.most or MAX_CONNECTIONS):
+            self._make_room([*self._open], f"{most} connections")
         if opened not in self._open:
             opened.close()
             raise BlockingIOError

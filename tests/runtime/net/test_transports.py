@@ -26,6 +26,7 @@ from fedboost.runtime.net.keys import read_bundle
 from fedboost.runtime.net.routes import Server
 
 TABLES = shared_out(3)
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,6 @@ def masked(**settings):
     return terms([*TABLES], protection="masked", **settings)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_the_same_trees_with_a_party_that_is_lost_and_comes_back(tmp_path, bundles, booster, transport):
     async def scenario():
@@ -72,7 +72,6 @@ def test_the_same_trees_with_a_party_that_is_lost_and_comes_back(tmp_path, bundl
     assert found == booster
 
 
-@pytest.mark.slow
 def test_large_messages(tmp_path):
     """Reports of two megabytes are many pieces."""
     draw = np.random.default_rng(1)
@@ -196,7 +195,6 @@ def test_tls_of_a_tunnel_is_trusted_by_the_authorities_of_the_site(tmp_path, bun
     in_time(scenario())
 
 
-@pytest.mark.slow
 def test_adders_have_tunnels_too(tmp_path, bundles, booster):
     """Two parties by WebSockets to an adder, which calls the aggregator over gRPC."""
 
@@ -231,7 +229,6 @@ def test_tunnels_need_keys(tmp_path):
 # ---- Limits ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("transport", TUNNELS)
 def test_a_flood_of_tunnels_keeps_nobody_out(tmp_path, bundles, monkeypatch, transport):
     """Strangers hold as many tunnels as there are, and silent connections to their port."""
