@@ -24,7 +24,7 @@ import fedboost as fb
 from fedboost.cli.demo import columns_terms, patients
 from fedboost.cli.output import REFUSED
 from fedboost.runtime.config import AdderConfig, read_adder
-from fedboost.runtime.net.channel import Server
+from fedboost.runtime.net.routes import Server
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.tasks import read_terms
 

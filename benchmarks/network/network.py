@@ -16,6 +16,9 @@ The claims:
   times.
 - 1,000,000 x 50, four processes: `plain` takes at most 1.3 times one process with the same rows and two
   threads, and `masked` at most 1.15 times `plain`.
+- 200,000 x 50, three processes, `masked` through tunnels with TLS of their own: at most 1.1 times as long as
+  without a tunnel, on loopback and on links of 50 ms, and at most 1.03 times the bytes on the wire, which are
+  counted in another training.
 - 20,000 x 20, three processes on links of 50 ms (`delay.py`): `plain` takes at most 0.36 s per tree,
   `masked` at most 1.1 times as long.
 """
@@ -28,6 +31,7 @@ os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
 import itertools
 import multiprocessing
+import socket
 import statistics
 import sys
 import time
@@ -50,6 +54,7 @@ from anything import ANYTHING
 from common import LABEL, generate, spread
 from delay import DelayProxy, Link
 from pyarrow import parquet
+from web_certificates import write_web_certificate
 from xgboost.collective import CommunicatorContext
 from xgboost.tracker import RabitTracker
 
@@ -64,6 +69,9 @@ WORKER_SECONDS = 300.0
 THREADS = 2
 """Threads of the one process."""
 ONE, XGBOOST, PLAIN, MASKED = "one process", "XGBoost", "plain", "masked, mTLS"
+WEBSOCKET, GRPC = "masked, wss", "masked, grpcs"
+SCHEMES = {WEBSOCKET: "wss", GRPC: "grpcs"}
+MOST_BYTES = 1.03
 
 
 @dataclass(frozen=True)
@@ -85,6 +93,12 @@ CASES = {
         200_000, 50, 3, (XGBOOST, PLAIN, MASKED), ((PLAIN, XGBOOST, 0.9), (MASKED, XGBOOST, 1.2))
     ),
     "processes": Case(1_000_000, 50, 4, (ONE, PLAIN, MASKED), ((PLAIN, ONE, 1.3), (MASKED, PLAIN, 1.15))),
+    "tunnels": Case(
+        200_000, 50, 3, (MASKED, WEBSOCKET, GRPC), ((WEBSOCKET, MASKED, 1.1), (GRPC, MASKED, 1.1))
+    ),
+    "far-tunnels": Case(
+        200_000, 50, 3, (MASKED, WEBSOCKET, GRPC), ((WEBSOCKET, MASKED, 1.1), (GRPC, MASKED, 1.1)), Link(0.05)
+    ),
     "distance": Case(20_000, 20, 3, (PLAIN, MASKED), ((PLAIN, "", 0.36), (MASKED, PLAIN, 1.1)), Link(0.05)),
 }
 
@@ -112,15 +126,16 @@ def main() -> None:
     options = parser.parse_args()
     if options.repeats < 1:
         common.fail("--repeats must be at least 1")
-    results = {}
+    results, sizes = {}, dict[str, int]()
     for name in options.cases:
         print(f"{name}: {CASES[name].rows:,} rows, {CASES[name].processes} processes ...", file=sys.stderr)
-        results[name] = measure(CASES[name], options.repeats)
-    report(results, options)
+        results[name] = measure(CASES[name], options.repeats, sizes)
+    report(results, sizes, options)
 
 
-def measure(case: Case, repeats: int) -> list[dict[str, Cost]]:
-    """Train on all sides alternately, for each repeat."""
+def measure(case: Case, repeats: int, sizes: dict[str, int]) -> list[dict[str, Cost]]:
+    """Train on all sides alternately, for each repeat. sizes: receives the bytes on the wire by side, where
+    there are tunnels."""
     columns, label = generate(case.rows, case.features)
     table = pa.table({**columns, LABEL: label})
     names = [f"party-{i + 1}" for i in range(case.processes)]
@@ -138,13 +153,15 @@ def measure(case: Case, repeats: int) -> list[dict[str, Cost]]:
             parquet.write_table(part, path)
         boosters: list[Any] = []
         sides = _sides(case, terms, table, files, running, boosters)
-        for warm_up in (ONE, PLAIN, MASKED):  # kernels are compiled, rows are read
+        for warm_up in (ONE, PLAIN, MASKED, WEBSOCKET, GRPC):  # kernels are compiled, rows are read
             if warm_up in sides:
                 sides[warm_up]()
         found = []
         for number in range(repeats):
             print(f"repeat {number + 1} of {repeats} ...", file=sys.stderr)
             found.append({side: sides[side]() for side in case.sides})
+        if WEBSOCKET in sides and case.link is None:
+            sizes |= {side: count_bytes(side, terms, files) for side in case.sides}
     if any(booster != boosters[0] for booster in boosters):
         common.fail("the models of two sides differ")
     return found
@@ -160,10 +177,10 @@ def _sides(
 ) -> dict[str, Callable[[], Cost]]:
     """Function of each side that trains once. fedboost's processes run until `running` is closed."""
 
-    def over_grpc(kind: type["OneThread"], protection: str) -> Callable[[], Cost]:
+    def over_grpc(kind: type["OneThread"], protection: str, scheme: str = "") -> Callable[[], Cost]:
         folder = Path(running.enter_context(TemporaryDirectory(prefix="fedboost-")))
         one = kind(folder, files, policy=ANYTHING)
-        one.link = case.link
+        one.link, one.scheme = case.link, scheme
         running.enter_context(one)
         return lambda: time_network(one, terms.changed(protection=protection), boosters)
 
@@ -177,7 +194,7 @@ def _sides(
             case "plain":
                 sides[side] = over_grpc(WithoutKeys, "plain")
             case _:
-                sides[side] = over_grpc(OneThread, "masked")
+                sides[side] = over_grpc(OneThread, "masked", SCHEMES.get(side, ""))
     return sides
 
 
@@ -185,18 +202,33 @@ def _sides(
 
 
 class OneThread(LocalCluster):
-    """A consortium with keys whose parties have one thread each, and reach the aggregator over a link."""
+    """A consortium with keys whose parties have one thread each, and reach the aggregator over a link, and
+    through tunnels if there is a scheme."""
 
     link: Link | None = None
     proxy: DelayProxy | None = None
+    scheme = ""
 
     def _spawn(self, stem: str, config: Mapping[str, object], *options: str) -> Any:
         if "party" in config:
             config = {"nthread": 1, **config}
+            place = self.tunnel if self.scheme else self.address
             if self.link is not None:
                 if self.proxy is None:
-                    self.proxy = self._open.enter_context(DelayProxy(self.address, self.link))
-                config = {**config, "aggregator": self.proxy.address}
+                    self.proxy = self._open.enter_context(DelayProxy(place, self.link))
+                place = self.proxy.address
+            if self.scheme:
+                web = self._folder / "web"
+                place = f"{self.scheme}://localhost:{place.rpartition(':')[2]}"
+                config = {**config, "ca": str(web / "authority.pem")}
+            config = {**config, "aggregator": place}
+        elif self.scheme:
+            web = write_web_certificate(self._folder / "web")
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                self.tunnel = f"127.0.0.1:{free.getsockname()[1]}"
+            kind = "grpc" if self.scheme == "grpcs" else "websocket"
+            pair = {"certificate": str(web / "certificate.pem"), "key": str(web / "key.pem")}
+            config = {**config, "tunnels": {kind: self.tunnel, **pair}}
         return super()._spawn(stem, config, *options)
 
 
@@ -223,6 +255,18 @@ def time_network(one: LocalCluster, terms: fb.Terms, boosters: list[Any]) -> Cos
         marks.append((wall, sum(map(cpu_seconds, processes))))
     boosters.append(training.model.booster)
     return Cost.of(marks)
+
+
+def count_bytes(side: str, terms: fb.Terms, files: Mapping[str, Path]) -> int:
+    """Bytes of one training between the parties and the aggregator, in both directions."""
+    with TemporaryDirectory(prefix="fedboost-") as folder:
+        one = OneThread(Path(folder), files, policy=ANYTHING)
+        one.link, one.scheme = Link(), SCHEMES.get(side, "")
+        with one:
+            assert one.proxy is not None
+            before = one.proxy.bytes_up + one.proxy.bytes_down
+            _ = one.analyst.train(terms.changed(protection="masked")).model
+            return one.proxy.bytes_up + one.proxy.bytes_down - before
 
 
 def cpu_seconds(process: int) -> float:
@@ -311,8 +355,8 @@ def train_xgboost(pipe: Connection, args: dict[str, Any], path: Path) -> None:
 # ---- what came of it --------------------------------------------------------------------------------
 
 
-def report(results: dict[str, list[dict[str, Cost]]], options: Any) -> None:
-    """The table, with the claims, and the JSON file."""
+def report(results: dict[str, list[dict[str, Cost]]], sizes: dict[str, int], options: Any) -> None:
+    """The tables, with the claims, and the JSON file."""
     rows, ratios = [], []
     for name, repeats in results.items():
         case = CASES[name]
@@ -342,8 +386,20 @@ def report(results: dict[str, list[dict[str, Cost]]], options: Any) -> None:
         name: [{side: asdict(cost) for side, cost in repeat.items()} for repeat in repeats]
         for name, repeats in results.items()
     }
-    values = {"cases": shown, "ratios": ratios}
-    common.publish(options, [table], values)
+    values = {"cases": shown, "ratios": ratios, "bytes": sizes}
+    tables = [table]
+    if sizes:
+        of_bytes = [
+            [side, f"{size:,}", f"{size / sizes[MASKED]:.4f}", *_claim(side, size / sizes[MASKED])]
+            for side, size in sizes.items()
+        ]
+        head = "side", "bytes", f"x {MASKED}", "claim", "holds"
+        tables.append(common.Table(f"Bytes on the wire of a training, {LATE} trees", head, of_bytes))
+    common.publish(options, tables, values)
+
+
+def _claim(side: str, ratio: float) -> tuple[str, ...]:
+    return (f"{MOST_BYTES:g}", "yes" if ratio <= MOST_BYTES else "NO") if side in SCHEMES else ()
 
 
 def _place(case: Case, side: str) -> str:

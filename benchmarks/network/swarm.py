@@ -65,6 +65,7 @@ from fedboost.runtime.config import to_toml
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table
 from fedboost.runtime.net import channel
+from fedboost.runtime.net.routes import Server
 from fedboost.runtime.net.keys import Bundle, read_bundle, write_bundle
 from fedboost.wire.messages import decode_to_party, encode_from_party
 
@@ -197,7 +198,7 @@ class Party:
     async def _attend(self) -> None:
         metadata = ((channel.PARTY_KEY, self.site.name.encode()), *channel.VERSIONS)
         address, adder = self.address
-        async with channel.dial(address, self.bundle, adder=adder) as opened:
+        async with channel.dial(Server(address, adder), self.bundle) as opened:
             async with self.gate:
                 call = opened.stream_stream(channel.ATTEND)(metadata=metadata)
                 if channel.VERSION_KEY in await call.initial_metadata():

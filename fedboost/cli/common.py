@@ -36,12 +36,14 @@ Tables = Annotated[
     ),
 ]
 Site = Annotated[str | None, typer.Option("--site", help="Column that contains the site of each row.")]
-Aggregator = Annotated[str, typer.Option(help="HOST:PORT of the aggregator.")]
+Aggregator = Annotated[str, typer.Option(help="Aggregator's address: HOST:PORT, or wss:// or grpcs:// URL.")]
 Keys = Annotated[Path | None, typer.Option(help="Folder with the analyst's keys.")]
 InsecureLoopback = Annotated[
     bool, typer.Option("--insecure-loopback", help="Run without keys or encryption, on this machine only.")
 ]
-SomeAggregator = Annotated[str | None, typer.Option(help="HOST:PORT of the aggregator.")]
+SomeAggregator = Annotated[
+    str | None, typer.Option(help="Aggregator's address: HOST:PORT, or wss:// or grpcs:// URL.")
+]
 Label = Annotated[str | None, typer.Option(help="Column to predict.")]
 Exclude = Annotated[list[str] | None, typer.Option(help="Column to leave out (may be repeated).")]
 SaveTerms = Annotated[

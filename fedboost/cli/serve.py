@@ -39,6 +39,7 @@ from fedboost.runtime.data.values import keep_freed_memory, share_freed_memory
 from fedboost.runtime.local.simulation import predict_jointly, simulate
 from fedboost.runtime.model import Model
 from fedboost.runtime.net.keys import CERTIFICATE, Bundle, check_folder, read_certificates
+from fedboost.runtime.net.routes import Server
 from fedboost.runtime.site.config import PartyConfig, read_party
 from fedboost.runtime.telemetry import logger
 from fedboost.runtime.web.serving import need_extra
@@ -161,10 +162,12 @@ def aggregator(
         console = server.pages.console
         if json:
             served = {} if console is None else {"console": console.url}
-            print_json({"event": "listening", "address": server.address, **served})
+            print_json({"event": "listening", "address": server.address, **server.tunnels, **served})
         else:
             how = "without encryption" if bundle is None else "for parties and analysts with keys"
             print(f"aggregator listening on {server.address}, {how}", flush=True)
+            for kind, address in server.tunnels.items():
+                print(f"tunnels over {kind} on {address}", flush=True)
             if console is not None:
                 print(f"console at {console.url}", flush=True)
         try:
@@ -236,7 +239,7 @@ def adder(
         await server.start()
         gc.freeze()
         if json:
-            print_json({"event": "listening", "address": server.address})
+            print_json({"event": "listening", "address": server.address, **server.tunnels})
         else:
             print(f"adder listening on {server.address}, for {settings.upstream}", flush=True)
         running = asyncio.create_task(server.run())
@@ -352,12 +355,12 @@ def status(
     if health:
         from fedboost.runtime.aggregator import parties as probe
 
-        asyncio.run(probe.ask(aggregator, bundle, wait, adder or ""))
+        asyncio.run(probe.ask(Server(aggregator, adder or ""), bundle, wait))
         print("serving")
         return
     from fedboost.runtime.analyst import Connection
 
-    facts = Connection(aggregator, bundle).status(wait)
+    facts = Connection(Server(aggregator), bundle).status(wait)
     show(json, [facts.summary], views.status(facts))
 
 

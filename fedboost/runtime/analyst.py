@@ -21,10 +21,11 @@ from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import Trust
 from fedboost.protocol.messages import Request
 from fedboost.results.base import Traffic
-from fedboost.runtime.config import check_address, choose_keys
+from fedboost.runtime.config import check_address, choose_keys, require_proxy
 from fedboost.runtime.model import Model, read_trained
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import Bundle
+from fedboost.runtime.net.routes import Server
 from fedboost.runtime.signed_model import PartyModel, SignedModel, request_of
 from fedboost.runtime.tasks import OnWaiting, TaskRequests
 from fedboost.runtime.telemetry import Row
@@ -45,10 +46,10 @@ MIN_PATIENCE_SECONDS = 5.0  # least time for a reached aggregator to report its 
 class _Line:
     """Connection to an aggregator for one training."""
 
-    def __init__(self, address: str, bundle: Bundle | None, on_waiting: OnWaiting | None) -> None:
-        self.who = f"the aggregator at {address}"
+    def __init__(self, server: Server, bundle: Bundle | None, on_waiting: OnWaiting | None) -> None:
+        self.who = str(server)
         self.bundle = bundle
-        self._address = address
+        self._server = server
         self._on_waiting = on_waiting
         self._lost = False
         """True while the aggregator does not answer."""
@@ -57,7 +58,7 @@ class _Line:
 
     def stream(self, request: bytes, wait: float) -> Iterator[bytes]:
         self._lost = True
-        return channel.stream(channel.TRAIN, self._address, self.bundle, request, wait, on_reached=self.note)
+        return channel.stream(channel.TRAIN, self._server, self.bundle, request, wait, on_reached=self.note)
 
     def note(self, reached: bool) -> None:
         if not reached and self._on_waiting and not self._said:
@@ -69,7 +70,7 @@ class _Line:
         connection is already known to be lost, it waits only briefly."""
         wait = STOP_LOST_SECONDS if self._lost else STOP_SECONDS
         try:
-            list(channel.stream(channel.TRAIN, self._address, self.bundle, request, wait))
+            list(channel.stream(channel.TRAIN, self._server, self.bundle, request, wait))
         except (grpc.RpcError, FedboostError):
             return False
         return True
@@ -80,7 +81,7 @@ class Training:
     and `traffic` describe the finished training."""
 
     def __init__(
-        self, address: str, bundle: Bundle | None, terms: Terms, wait: float, on_waiting: OnWaiting | None
+        self, server: Server, bundle: Bundle | None, terms: Terms, wait: float, on_waiting: OnWaiting | None
     ) -> None:
         self.history: list[Row] = []
         """One row per round: `round`, metrics by name, `seconds`, and `bytes` (total of all parties, both
@@ -108,7 +109,7 @@ class Training:
         self._requests: list[Request] = []
         """Requests signed by this object: one per connection, up to MAX_REQUESTS, because each is valid for
         one session."""
-        self._line = _Line(address, bundle, on_waiting)
+        self._line = _Line(server, bundle, on_waiting)
         self._terms = terms
         self._rows = self._follow(wait, on_waiting)
 
@@ -249,8 +250,8 @@ class Training:
 class Connection(TaskRequests):
     """Client with which an analyst submits terms to an aggregator, for training and other tasks."""
 
-    def __init__(self, address: str, bundle: Bundle | None) -> None:
-        self._address = address
+    def __init__(self, server: Server, bundle: Bundle | None) -> None:
+        self._server = server
         self._bundle = bundle
 
     def train(self, terms: Terms, wait: float = 60.0, on_waiting: OnWaiting | None = None) -> Training:
@@ -273,7 +274,7 @@ class Connection(TaskRequests):
         """
         _check_parties(terms)
         seconds = min(threading.TIMEOUT_MAX, wait)
-        return Training(self._address, self._bundle, terms, seconds, on_waiting)
+        return Training(self._server, self._bundle, terms, seconds, on_waiting)
 
     def _result(self, terms: Terms, wait: float, on_waiting: OnWaiting | None) -> tuple[SignedModel, Traffic]:
         session = self.train(terms, wait, on_waiting)
@@ -301,9 +302,9 @@ class Connection(TaskRequests):
     def _answer(
         self, method: str, request: bytes, wait: float, patience: float, on_waiting: OnWaiting | None = None
     ) -> bytes:
-        line = _Line(self._address, self._bundle, on_waiting)
+        line = _Line(self._server, self._bundle, on_waiting)
         seconds = min(threading.TIMEOUT_MAX, wait)
-        return channel.answer_of(method, self._address, self._bundle, request, seconds, patience, line.note)
+        return channel.answer_of(method, self._server, self._bundle, request, seconds, patience, line.note)
 
 
 def _check_parties(terms: Terms) -> None:
@@ -314,19 +315,33 @@ def _check_parties(terms: Terms) -> None:
         )
 
 
-def connect(address: str, keys: Path | str | None = None, insecure_loopback: bool = False) -> Connection:
+def connect(
+    address: str,
+    keys: Path | str | None = None,
+    insecure_loopback: bool = False,
+    proxy: str | None = None,
+    ca: Path | str | None = None,
+) -> Connection:
     """Return a client for an aggregator. Nothing is sent until terms are submitted.
 
     Args:
-        address: address of the aggregator, HOST:PORT.
+        address: address of the aggregator, HOST:PORT or that of a [tunnel](networks.md).
         keys: folder with the analyst's certificate and key.
         insecure_loopback: connect without keys and encryption; allowed only if the aggregator is on this
             machine.
+        proxy: URL of an HTTP proxy on the way, http://HOST:PORT or http://USER:PASSWORD@HOST:PORT (default:
+            as the environment says).
+        ca: file with the authorities that a tunnel's TLS trusts, in PEM format (default: the system's).
 
     Raises:
-        ConfigError: the address is invalid, the keys cannot be used, or `keys` and `insecure_loopback` are
+        ConfigError: an address is invalid, the keys cannot be used, or `keys` and `insecure_loopback` are
             both passed or both missing.
     """
     check_address(address, "aggregator")
     folder = None if keys is None else Path(keys)
-    return Connection(address, choose_keys(folder, "analyst", address, insecure_loopback))
+    try:
+        through = None if proxy is None else require_proxy(proxy)
+    except ValueError as error:
+        raise ConfigError("address-invalid", f"proxy: {error}") from None
+    server = Server(address, "", through, None if ca is None else Path(ca))
+    return Connection(server, choose_keys(folder, "analyst", address, insecure_loopback))

@@ -10,11 +10,11 @@ import ipaddress
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, SecretStr, field_validator
 
 from fedboost.errors import ConfigError
 from fedboost.terms.reading import Frozen, OrNone, read_model
@@ -35,13 +35,43 @@ def require_address(value: str) -> str:
     return value
 
 
+_TUNNEL = re.compile(r"(wss?://[^][@/:\s]+|wss?://\[[^][@/\s]+\])(:[0-9]{1,5})?(/[^\s?#]*)?")
+_GRPC_TUNNEL = re.compile(r"(grpcs?://[^][@/:\s]+|grpcs?://\[[^][@/\s]+\])(:[0-9]{1,5})?/?")
+"""Patterns of the address of a tunnel. A tunnel over gRPC has no path of its own."""
+
+
 def require_dialable(value: str) -> str:
-    """Return `value` if it is a HOST:PORT to connect to. Raises ValueError if not, e.g. for port 0."""
+    """Return `value` if it is a HOST:PORT to connect to, or the address of a tunnel. Raises ValueError if
+    not, e.g. for port 0."""
+    tunnel = _TUNNEL.fullmatch(value) or _GRPC_TUNNEL.fullmatch(value)
+    if tunnel and value.isprintable() and 0 < int((tunnel[2] or ":1")[1:]) <= 65535:
+        return value
     if require_address(value).rpartition(":")[2].strip("0") == "":
         raise ValueError(
             f"{value!r} cannot be connected to, because port 0 is only for listening; specify another port"
         )
     return value
+
+
+_PROXY = re.compile(r"http://([^][@/:\s]+:[^][@/:\s]*@)?([^][@/:\s]+|\[[^][@/\s]+\])(:[0-9]{1,5})?/?")
+
+
+def require_proxy(value: object) -> SecretStr:
+    """Return a proxy's URL as a secret. Raises ValueError, without the URL, which may contain a password."""
+    text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+    if not _PROXY.fullmatch(text):
+        raise ValueError("a proxy is http://HOST:PORT or http://USER:PASSWORD@HOST:PORT; write %40 for @")
+    return SecretStr(text)
+
+
+_ABOUT_PROXY = (
+    "HTTP [proxy](networks.md#proxies), `http://HOST:PORT` or `http://USER:PASSWORD@HOST:PORT` (default: the "
+    "environment's `https_proxy`)."
+)
+_IS_PROXY = BeforeValidator(require_proxy)
+Proxy = Annotated[SecretStr | None, _IS_PROXY, Field(default=None, description=_ABOUT_PROXY)]
+_ABOUT_CA = "Authorities (PEM) that the TLS of [tunnels](networks.md) trusts (default: the system's)."
+Authorities = Annotated[Path | None, Field(default=None, description=_ABOUT_CA)]
 
 
 def check_address(value: str, source: str) -> str:
@@ -181,6 +211,29 @@ class ConsoleConfig(Frozen):
     _check = field_validator("listen")(require_address)
 
 
+class TunnelsConfig(Frozen):
+    """Further addresses at which [tunnels](networks.md) arrive. Anything may end their TLS, e.g. a reverse
+    proxy. Requires `keys`."""
+
+    websocket: OrNone[str] = Field(description="Address for tunnels over WebSockets, `HOST:PORT`.")
+    grpc: OrNone[str] = Field(description="Address for tunnels over gRPC, `HOST:PORT`.")
+    certificate: OrNone[Path] = Field(
+        description="TLS certificate (PEM) for these addresses (default: none; a reverse proxy ends TLS)."
+    )
+    key: OrNone[Path] = Field(description="Private key of this certificate (PEM).")
+
+    _check = field_validator("websocket", "grpc")(require_address)
+
+    @property
+    def pair(self) -> tuple[Path, Path] | None:
+        """The TLS certificate and its key, if any."""
+        return None if self.certificate is None or self.key is None else (self.certificate, self.key)
+
+    def _faults(self) -> Iterator[str]:
+        if (self.certificate is None) != (self.key is None):
+            yield "certificate and key belong together; set both or neither"
+
+
 class AggregatorConfig(Frozen):
     """Settings in the aggregator's file. Relative paths are relative to the folder that contains it."""
 
@@ -200,6 +253,7 @@ class AggregatorConfig(Frozen):
     console: ConsoleConfig | None = Field(
         default=None, description="Web pages and HTTP API of the aggregator (default: none)."
     )
+    tunnels: OrNone[TunnelsConfig] = Field(description="Addresses for tunnels, below (default: none).")
 
     _check = field_validator("listen", "metrics")(require_address)
 
@@ -208,8 +262,11 @@ class AdderConfig(Frozen):
     """Settings in an adder's file. Relative paths are relative to the folder that contains it."""
 
     listen: str = Field(default="127.0.0.1:7071", description="Address to listen on, `HOST:PORT`.")
-    upstream: str = Field(description="Address of the aggregator, `HOST:PORT`.")
+    upstream: str = Field(description="Address of the aggregator, `HOST:PORT` or that of a tunnel.")
+    proxy: Proxy
+    ca: Authorities
     keys: Path | None = Field(default=None, description="Folder of the adder's [bundle](identity.md).")
+    tunnels: OrNone[TunnelsConfig] = Field(description="Addresses for tunnels (default: none).")
 
     _check = field_validator("listen")(require_address)
     _check_upstream = field_validator("upstream")(require_dialable)
@@ -219,7 +276,15 @@ def read_adder(path: Path) -> AdderConfig:
     """Read an adder's settings file. Paths in the result are absolute. Raises ConfigError if the file cannot
     be read or has an invalid setting."""
     config = read_model(AdderConfig, read_toml(path, ADDER), str(path))
-    return config.model_copy(update=from_folder(path, {"keys": config.keys}))
+    own = from_folder(path, {"keys": config.keys, "ca": config.ca})
+    return config.model_copy(update={**own, "tunnels": _tunnels(path, config.tunnels)})
+
+
+def _tunnels(path: Path, config: TunnelsConfig | None) -> TunnelsConfig | None:
+    if config is None:
+        return None
+    own = {"certificate": config.certificate, "key": config.key}
+    return config.model_copy(update=from_folder(path, own))
 
 
 def read_aggregator(path: Path) -> AggregatorConfig:
@@ -228,6 +293,7 @@ def read_aggregator(path: Path) -> AggregatorConfig:
     config = read_model(AggregatorConfig, read_toml(path, AGGREGATOR), str(path))
     state = config.state or Path(f"{path.stem}.state")
     update: dict[str, Any] = {**from_folder(path, {"keys": config.keys, "state": state})}
+    update["tunnels"] = _tunnels(path, config.tunnels)
     if config.console is not None:
         tokens = from_folder(path, {"tokens": config.console.tokens})
         update["console"] = config.console.model_copy(update=tokens)

@@ -22,6 +22,7 @@ from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.config import AggregatorConfig
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.net import channel
+from fedboost.runtime.net.routes import Server
 from fedboost.wire.messages import encode_from_adder, encode_from_party
 
 TABLES = shared_out(4)
@@ -259,12 +260,12 @@ async def test_the_late_party_is_named_and_not_its_region(tmp_path, bundles, mon
 async def test_only_adders_may_bring_a_region_and_they_may_nothing_else(tmp_path, bundles):
     async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
         for name in ("north", "analyst"):
-            async with channel.dial(one.address, bundles[name]) as opened:
+            async with channel.dial(Server(one.address), bundles[name]) as opened:
                 assert await ends(opened, channel.REGION) == (DENIED, "certificate-wrong-role"), name
-        async with channel.dial(one.address, bundles["aggregator"]) as opened:
+        async with channel.dial(Server(one.address), bundles["aggregator"]) as opened:
             code, _ = await ends(opened, channel.REGION)
             assert code == grpc.StatusCode.UNAVAILABLE, "its certificate is none of a client"
-        async with channel.dial(one.address, bundles[EU]) as opened:
+        async with channel.dial(Server(one.address), bundles[EU]) as opened:
             for name in (b"north", EU.encode()):
                 metadata = ((channel.PARTY_KEY, name), *channel.VERSIONS)
                 for method in (channel.ATTEND, channel.ADVISE):
@@ -281,11 +282,11 @@ async def test_an_adder_answers_no_analyst_and_no_adder(tmp_path, bundles):
         await one.start_adder(EU)
         address = one.adders[EU].address
         for method in (channel.TRAIN, channel.CHECK, channel.STATUS_OF, channel.REGION):
-            async with channel.dial(address, bundles["analyst"], adder=EU) as opened:
+            async with channel.dial(Server(address, EU), bundles["analyst"]) as opened:
                 assert (await ends(opened, method))[0] == grpc.StatusCode.UNIMPLEMENTED, method
         metadata = ((channel.PARTY_KEY, b"north"), *channel.VERSIONS)
         for name in ("analyst", US, "south"):
-            async with channel.dial(address, bundles[name], adder=EU) as opened:
+            async with channel.dial(Server(address, EU), bundles[name]) as opened:
                 assert (await ends(opened, channel.ATTEND, metadata))[0] == DENIED, name
 
 
@@ -296,7 +297,7 @@ async def test_a_site_takes_for_its_server_only_whom_it_names(tmp_path, bundles)
         addresses = {"": one.address, EU: one.adders[EU].address}
         for name, address in addresses.items():
             for expects in ("", EU, US):
-                fault = await asyncio.to_thread(channel.tls_fault, address, north, expects)
+                fault = await asyncio.to_thread(channel.tls_fault, Server(address, expects), north)
                 assert (fault is None) == (name == expects), (name, expects)
                 assert fault is None or not fault.passes
 
@@ -320,7 +321,7 @@ async def test_a_name_that_is_taken_at_the_aggregator_is_refused_through_another
         metadata = ((channel.PARTY_KEY, b"north"), *channel.VERSIONS)
         addresses = (one.adders[US].address, US), (one.adders[EU].address, EU), (one.address, "")
         for address, name in addresses:
-            async with channel.dial(address, bundles["north"], adder=name) as opened:
+            async with channel.dial(Server(address, name), bundles["north"]) as opened:
                 for _ in range(2):
                     assert await ends(opened, channel.ATTEND, metadata) == (DENIED, "party-name-taken")
         assert (await one.train(terms([*TABLES]))).model.booster == expected()
@@ -340,11 +341,11 @@ async def test_adders_of_one_bundle_are_all_let_in(tmp_path, bundles):
 async def test_an_adder_of_another_version_ends(tmp_path, bundles, monkeypatch):
     async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
         other = ((channel.VERSION_KEY, "1"),)
-        async with channel.dial(one.address, bundles[EU]) as opened:
+        async with channel.dial(Server(one.address), bundles[EU]) as opened:
             code, cause = await ends(opened, channel.REGION, other)
             assert (code, cause) == (grpc.StatusCode.INVALID_ARGUMENT, "wire-version")
         await one.start_adder(US)
-        async with channel.dial(one.adders[US].address, bundles["north"], adder=US) as opened:
+        async with channel.dial(Server(one.adders[US].address, US), bundles["north"]) as opened:
             metadata = ((channel.PARTY_KEY, b"north"), *other)
             assert (await ends(opened, channel.ATTEND, metadata))[1] == "wire-version"
         monkeypatch.setattr(channel, "VERSIONS", other)
@@ -369,7 +370,7 @@ async def test_a_flood_at_an_adder_costs_its_party_the_connection_and_not_the_re
     message = encode_from_party(Leave("x" * 1000, "no such session"))
     async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
         await started(one)
-        async with channel.dial(one.adders[EU].address, bundles[ODD], adder=EU) as opened:
+        async with channel.dial(Server(one.adders[EU].address, EU), bundles[ODD]) as opened:
             training = await in_the_middle(one)
             call = one.attend(opened, ODD.encode())
             try:
@@ -393,7 +394,7 @@ async def test_a_party_that_does_not_read_is_cut_off_by_its_adder(tmp_path, bund
         await started(one)
         narrow = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1024)]
         monkeypatch.setattr(channel, "CLIENT_OPTIONS", [*channel.CLIENT_OPTIONS, *narrow])
-        async with channel.dial(one.adders[EU].address, bundles[ODD], adder=EU) as deaf:
+        async with channel.dial(Server(one.adders[EU].address, EU), bundles[ODD]) as deaf:
             call = one.attend(deaf, ODD.encode())
             await call.initial_metadata()
             await until(lambda: ODD in one.server.connected)

@@ -17,6 +17,7 @@ from fedboost.runtime.aggregator.limits import Connections, Refusals
 from fedboost.runtime.aggregator.parties import ask
 from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.net import channel
+from fedboost.runtime.net.routes import Server
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.node import PartyNode
 from fedboost.runtime.web.guard import group_of
@@ -75,7 +76,7 @@ def test_silent_connections_of_one_address_keep_nobody_out(tmp_path, bundles, mo
                     while len(one.log.named("party here")) < len(TABLES):
                         assert not any(task.done() for task in tasks), "a starting party waits"
                         await asyncio.sleep(0.01)
-                    await asyncio.to_thread(asyncio.run, ask(one.address, bundles["analyst"], SOON))
+                    await asyncio.to_thread(asyncio.run, ask(Server(one.address), bundles["analyst"], SOON))
                 await until(lambda: sum(map(is_open, opened)) <= limits.IDLE_CONNECTIONS)
                 assert await one.train(terms([*TABLES]))
             return one.log.named("peer refused")

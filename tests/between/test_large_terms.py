@@ -16,6 +16,7 @@ from fedboost.errors import FedboostError
 from fedboost.runtime.aggregator import analysts, limits
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.net import channel
+from fedboost.runtime.net.routes import Server
 from fedboost.runtime.site import node
 from fedboost.runtime.site.node import LARGE_MESSAGE
 from fedboost.terms.reading import MAX_NEAR, nearest
@@ -111,7 +112,7 @@ async def test_nobody_waits_while_large_terms_are_read(tmp_path, monkeypatch, re
             return error.code().name
 
     one = consortium(tmp_path / "c", {}, memory=0.001)
-    async with one as running, channel.dial(running.address, None) as opened:
+    async with one as running, channel.dial(Server(running.address), None) as opened:
         call = opened.unary_stream(channel.TRAIN)(request, metadata=version)
         answered = asyncio.create_task(answer(call))
         gap = await longest_gap(answered)

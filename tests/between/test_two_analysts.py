@@ -13,6 +13,7 @@ from fedboost.cli.keys import keys_app
 from fedboost.privacy.identity import issue, new_root, to_pem
 from fedboost.runtime.analyst import Connection
 from fedboost.runtime.net.keys import read_bundle, write_bundle
+from fedboost.runtime.net.routes import Server
 
 TABLES = shared_out(3)
 LONG = terms([*TABLES], rounds=5_000)
@@ -43,7 +44,7 @@ def failures(log):
 @pytest.mark.parametrize("wish", ["stop", "finish"])
 async def test_an_analyst_of_the_same_name_ends_no_other_session(tmp_path, bundles, wish):
     async with consortium(tmp_path / "c", TABLES, bundles=bundles) as one:
-        other = Connection(one.address, bundles["other"])
+        other = Connection(Server(one.address), bundles["other"])
         mine = one.analyst.train(LONG)
         first = await asyncio.to_thread(next, iter(mine))
         await asyncio.to_thread(getattr(other.train(LONG), wish))
@@ -63,7 +64,7 @@ async def test_an_analyst_of_the_same_name_gets_a_session_of_their_own(tmp_path,
         await asyncio.to_thread(next, iter(mine))
         waiting = asyncio.Event()
         loop = asyncio.get_running_loop()
-        theirs = Connection(one.address, bundles["other"]).train(
+        theirs = Connection(Server(one.address), bundles["other"]).train(
             LONG, on_waiting=lambda _: loop.call_soon_threadsafe(waiting.set)
         )
         row = asyncio.create_task(asyncio.to_thread(next, iter(theirs)))
@@ -84,7 +85,7 @@ async def test_who_began_a_session_finds_it_after_a_restart(tmp_path, bundles):
         mine = one.analyst.train(LONG)
         await asyncio.to_thread(next, iter(mine))
     async with consortium(tmp_path / "d", {}, bundles=bundles, state=state) as one:
-        await asyncio.to_thread(Connection(one.address, bundles["other"]).train(LONG).stop)
+        await asyncio.to_thread(Connection(Server(one.address), bundles["other"]).train(LONG).stop)
         assert len(one.log.named("session goes on")) == 1
         assert not failures(one.log)
         await asyncio.to_thread(one.analyst.train(LONG).stop)

@@ -15,6 +15,7 @@ from fedboost.protocol.messages import Offer
 from fedboost.runtime.aggregator import parties
 from fedboost.runtime.aggregator.analysts import SMALL, Reader
 from fedboost.runtime.net import channel
+from fedboost.runtime.net.routes import Server
 from fedboost.runtime.site.audit import read_log
 from fedboost.terms.terms import Terms
 from fedboost.wire.codec import WIRE_VERSION
@@ -87,7 +88,7 @@ async def test_terms_that_their_sender_did_not_sign_are_not_read(
 ):
     message = ENCODERS[wish](AGREED.canonical(), request_of(bundles, wish))
     at = consortium(tmp_path / "c", {}, bundles=bundles)
-    async with at as one, channel.dial(one.address, bundles[caller]) as opened:
+    async with at as one, channel.dial(Server(one.address), bundles[caller]) as opened:
         call = opened.unary_stream(METHODS[wish])
         code, said = await status_of(call(message, metadata=[(channel.VERSION_KEY, str(WIRE_VERSION))]))
     assert code == grpc.StatusCode.PERMISSION_DENIED, said

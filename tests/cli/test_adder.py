@@ -22,6 +22,7 @@ from fedboost.errors import ConfigError
 from fedboost.runtime.analyst import Connection
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.net.keys import read_bundle
+from fedboost.runtime.net.routes import Server
 from fedboost.runtime.site.config import PartyConfig, read_party
 from fedboost.runtime.site.node import PartyNode
 
@@ -123,16 +124,16 @@ def site(here, text):
 
 def test_a_site_names_its_adders_in_the_order_of_their_addresses(here):
     config = site(here, 'aggregator = ["a:1", "b:2", "c:3"]\nthrough = ["eu", "", "eu"]\n')
-    assert config.servers == (("a:1", "eu"), ("b:2", ""), ("c:3", "eu"))
-    assert (config.adders, config.direct_address) == (("eu",), "b:2")
-    assert site(here, 'aggregator = "a:1"\nthrough = "eu"\n').servers == (("a:1", "eu"),)
-    assert site(here, 'aggregator = "a:1"\n').servers == (("a:1", ""),)
+    assert [one[:2] for one in config.servers] == [("a:1", "eu"), ("b:2", ""), ("c:3", "eu")]
+    assert (config.adders, config.direct_server.address) == (("eu",), "b:2")
+    assert site(here, 'aggregator = "a:1"\nthrough = "eu"\n').servers == (Server("a:1", "eu"),)
+    assert site(here, 'aggregator = "a:1"\n').servers == (Server("a:1"),)
 
 
 def test_a_site_without_the_aggregators_address_cannot_ask_it(here):
     config = site(here, 'aggregator = "a:1"\nthrough = "eu"\n')
     with raised(ConfigError, "aggregator-only-adders"):
-        _ = config.direct_address
+        _ = config.direct_server
 
 
 @pytest.mark.parametrize(
@@ -223,7 +224,7 @@ async def test_an_aggregator_runs_adders_and_starts_one_again_that_was_killed(he
                 config = PartyConfig(**values, state=here / "state", policy=ANYTHING)
                 node = PartyNode(config, log, read_bundle(keys / name, "party"))
                 tasks.append(asyncio.create_task(node.run(wait=60, once=False)))
-            analyst = Connection(f"127.0.0.1:{port}", read_bundle(keys / "analyst", "analyst"))
+            analyst = Connection(Server(f"127.0.0.1:{port}"), read_bundle(keys / "analyst", "analyst"))
             try:
                 agreed = terms([*TABLES], protection="masked", **LONG)
                 training = asyncio.create_task(asyncio.to_thread(lambda: analyst.train(agreed, 60).model))

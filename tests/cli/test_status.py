@@ -13,6 +13,7 @@ from fedboost.errors import ConfigError, Refused
 from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.parties import FILE, MAX_NAMES, LastSeen, ask
 from fedboost.runtime.net import channel
+from fedboost.runtime.net.routes import Server
 from fedboost.version import VERSION
 from fedboost.views.aggregator import NEVER, waiting
 
@@ -188,7 +189,7 @@ async def test_an_adder_that_stops_is_not_up(tmp_path, bundles):
         address = one.adders["eu"].address
         one.adders["eu"]._endpoint.health.set_serving(False)
         with raised(Refused, "aggregator-stopping", naming=[f"the adder 'eu' at {address} is stopping"]):
-            await ask(address, bundles["analyst"], PATIENCE, "eu")
+            await ask(Server(address, "eu"), bundles["analyst"], PATIENCE)
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from fedboost.runtime.net.channel import (
     tls_fault,
 )
 from fedboost.runtime.net.keys import write_bundle
+from fedboost.runtime.net.routes import Server
 
 CLIENT_TLS_OPTIONS = [("grpc.ssl_target_name_override", SERVER_NAME)]
 """The server may have any address, but a certificate of an aggregator."""
@@ -151,7 +152,7 @@ def fault(server, client):
 
     async def look():
         async with serving(server) as address:
-            seen = await asyncio.to_thread(tls_fault, address, client)
+            seen = await asyncio.to_thread(tls_fault, Server(address), client)
             assert seen is None or not seen.passes
             return seen and seen.reason.replace(address, "ADDRESS")
 

@@ -30,6 +30,7 @@ from fedboost.runtime.config import AdderConfig, AggregatorConfig
 from fedboost.runtime.local.cluster import write_consortium
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import read_bundle
+from fedboost.runtime.net.routes import Server
 from fedboost.runtime.site import node
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.node import PartyNode
@@ -140,13 +141,18 @@ class Consortium:
         self.adders = {}
 
     @property
+    def route_settings(self):
+        """Settings of parties about the way to the aggregator."""
+        return {}
+
+    @property
     def address(self):
         return self.server.address
 
     @property
     def analyst(self):
         """An analyst's connection, with its keys if the others have theirs."""
-        return Connection(self.address, self.bundles.get("analyst"))
+        return Connection(Server(self.address), self.bundles.get("analyst"))
 
     async def start_adder(self, name, listen="127.0.0.1:0"):
         """Start an adder; its server, and the task that runs it."""
@@ -181,7 +187,7 @@ class Consortium:
         addresses = [known[name] for name in through] or self.address
         names = through if self.bundles else ()
         values = {"party": as_name or name, "aggregator": addresses, "through": names, "data": file}
-        values["columns"] = dict(columns)
+        values |= {"columns": dict(columns), **self.route_settings}
         state = self.folder / state
         config = PartyConfig(**values, state=state, policy=policy or ANYTHING, workers=workers)
         self.nodes[name] = PartyNode(config, self.log, self.bundles.get(name))
@@ -217,11 +223,11 @@ class Consortium:
 
 
 @asynccontextmanager
-async def consortium(folder, tables, programs=(), bundles=None, **settings):
+async def consortium(folder, tables, programs=(), bundles=None, kind=Consortium, **settings):
     """An aggregator with these parties, all stopped at the end; encrypted where bundles are given. The
     settings are of the aggregator's file."""
     folder.mkdir(exist_ok=True)
-    one = Consortium(folder, programs, bundles, **settings)
+    one = kind(folder, programs, bundles, **settings)
     await one.server.start()
     try:
         for name, table in tables.items():

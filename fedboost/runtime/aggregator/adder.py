@@ -30,8 +30,9 @@ from fedboost.runtime.aggregator.limits import Outgoing, Peer, Refusals, allow_c
 from fedboost.runtime.aggregator.parties import Admission, refuse, sending, software_of
 from fedboost.runtime.config import AdderConfig
 from fedboost.runtime.net import channel
-from fedboost.runtime.net.channel import DialAttempts, Server
+from fedboost.runtime.net.channel import DialAttempts
 from fedboost.runtime.net.keys import Bundle, read_again
+from fedboost.runtime.net.routes import Server
 from fedboost.wire.messages import decode_from_party, decode_to_adder, encode_from_adder
 
 QUEUED_UP = 64
@@ -80,7 +81,8 @@ class AdderServer:
         self._most = limits.party_connections(connections)
         methods = {"Attend": self._attend, "Advise": self._advise}
         served = methods, self._admission, refusals, connections
-        self._endpoint = Endpoint(config.listen, bundle, *served, log)
+        self._endpoint = Endpoint(config.listen, bundle, *served, log, config.tunnels)
+        self.tunnels = self._endpoint.tunnels
         self._end = AdderEnd(self._tell, self._give, self._cut, report_of)
         self._calls: dict[str, Call] = {}
         self._advising: dict[str, Outgoing] = {}
@@ -198,11 +200,12 @@ class AdderServer:
     async def run(self) -> None:
         """Stay connected to the aggregator until cancelled. Raises ConfigError or Refused if it does not
         admit this adder."""
-        dialling = DialAttempts((Server(self._config.upstream),), inf, self._log, UNREACHABLE)
+        upstream = Server(self._config.upstream, "", self._config.proxy, self._config.ca)
+        dialling = DialAttempts((upstream,), inf, self._log, UNREACHABLE)
         while True:
             if self._bundle is not None and self._admitted:
                 self._bundle = read_again(self._bundle)
-            async with channel.dial(self._config.upstream, self._bundle) as opened:
+            async with channel.dial(upstream, self._bundle) as opened:
                 if await dialling.reached(opened, self._bundle, self._admitted):
                     await self._serve(opened)
                     self._log.info("reconnecting")

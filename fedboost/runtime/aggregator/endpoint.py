@@ -10,6 +10,8 @@ from fedboost.errors import ConfigError
 from fedboost.runtime.aggregator import limits, parties
 from fedboost.runtime.aggregator.limits import Connections, Refusals
 from fedboost.runtime.aggregator.parties import Admission, Answer, Health
+from fedboost.runtime.aggregator.tunnels import Tunnels
+from fedboost.runtime.config import TunnelsConfig
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.channel import server_credentials
 from fedboost.runtime.net.keys import Bundle
@@ -28,6 +30,7 @@ class Endpoint:
         admission: admits calls.
         refusals: logs refused callers.
         connections: maximum number of connections.
+        tunnels: further addresses, at which tunnels arrive, if any.
     """
 
     def __init__(
@@ -39,8 +42,11 @@ class Endpoint:
         refusals: Refusals,
         connections: int,
         log: Any,
+        tunnels: TunnelsConfig | None,
     ) -> None:
         self.health = Health(admission)
+        self.tunnels: dict[str, str] = {}
+        """Kind of tunnel -> address HOST:PORT at which it arrives."""
         self._listen = listen
         self._bundle = bundle
         self._admission = admission
@@ -48,6 +54,9 @@ class Endpoint:
         self._log = log
         self._port = 0
         self._connections: Connections | None = None
+        self._most = connections
+        self._tunnels_config = tunnels
+        self._tunnels: Tunnels | None = None
         self._expires = None if bundle is None else (bundle.ends, str(bundle.folder))
         allowed = ("grpc.max_allowed_incoming_connections", connections)
         self._server = grpc.aio.server(
@@ -63,7 +72,13 @@ class Endpoint:
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
 
     def bind(self) -> None:
-        """Bind the port, before any state is changed. Raises ConfigError if that is not possible."""
+        """Bind the ports, before any state is changed. Raises ConfigError if that is not possible."""
+        config = self._tunnels_config
+        if config is not None and self._bundle is None:
+            raise ConfigError(
+                "tunnels-without-keys",
+                "tunnels need keys, since what they pass could be read and changed; set `keys`",
+            )
         try:
             secure = [] if self._bundle is None else [server_credentials(self._bundle)]
             add = self._server.add_secure_port if secure else self._server.add_insecure_port
@@ -74,10 +89,16 @@ class Endpoint:
                 f"cannot listen on {self._listen}: the port is already in use, or the address does not "
                 f"belong to this machine",
             ) from None
+        if config is not None:  # a port of their own has limits of its own
+            port = int(add("127.0.0.1:0", *secure))
+            self._tunnels = Tunnels(config, port, self._most, self._refusals)
+            self.tunnels |= self._tunnels.addresses
 
     async def start(self) -> str:
         """Accept calls. Returns the address HOST:PORT at which clients reach the server."""
         await self._server.start()
+        if self._tunnels is not None:
+            await self._tunnels.start()
         self.health.set_serving(True)
         self._connections = Connections(self._port, self._refusals)
         return f"{self._listen.rpartition(':')[0]}:{self._port}"
@@ -90,8 +111,12 @@ class Endpoint:
             self._expires = None
         if self._connections is not None:
             self._connections.look(self._admission.calling, now)
+        if self._tunnels is not None:
+            self._tunnels.look(self._admission.calling, now)
 
     async def stop(self) -> None:
         """Disconnect everyone and close the port."""
         self.health.set_serving(False)
         await self._server.stop(grace=1.0)
+        if self._tunnels is not None:
+            await self._tunnels.stop()

@@ -25,8 +25,9 @@ from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.limits import Outgoing, Peer, Peers, Refusals
 from fedboost.runtime.files import write_atomically
 from fedboost.runtime.net import channel
-from fedboost.runtime.net.channel import Server, peer_of
+from fedboost.runtime.net.channel import peer_of
 from fedboost.runtime.net.keys import Bundle
+from fedboost.runtime.net.routes import Server
 from fedboost.runtime.telemetry import Event, Meter, Observer
 from fedboost.terms.terms import Terms
 from fedboost.terms.vertical import ID_BYTES
@@ -609,10 +610,8 @@ class Health:
         await context.write(NOT_SERVING)
 
 
-async def ask(address: str, bundle: Bundle | None, wait: float, adder: str = "") -> None:
-    """Check that the server at HOST:PORT is up. adder: name of the adder that must answer, or '' for the
-    aggregator. Raises ConfigError if it does not answer within `wait` seconds, and Refused if it is
-    stopping."""
-    asked = CHECK, address, bundle, b"", wait, wait
-    if await asyncio.to_thread(channel.answer_of, *asked, adder=adder) != SERVING:
-        raise Refused("aggregator-stopping", f"{Server(address, adder)} is stopping, or cut off")
+async def ask(server: Server, bundle: Bundle | None, wait: float) -> None:
+    """Check that a server is up. Raises ConfigError if it does not answer within `wait` seconds, and Refused
+    if it is stopping."""
+    if await asyncio.to_thread(channel.answer_of, CHECK, server, bundle, b"", wait, wait) != SERVING:
+        raise Refused("aggregator-stopping", f"{server} is stopping, or cut off")

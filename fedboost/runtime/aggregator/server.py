@@ -199,9 +199,9 @@ class AggregatorServer:
             "Link": Links(self._admission, log).serve,
             "Region": Regions(self._admission, self.sessions, self.connected, checks, log).serve,
         }
-        self._endpoint = Endpoint(
-            config.listen, bundle, methods, self._admission, self.refusals, connections, log
-        )
+        served = methods, self._admission, self.refusals, connections
+        self._endpoint = Endpoint(config.listen, bundle, *served, log, config.tunnels)
+        self.tunnels = self._endpoint.tunnels
         self._ticker: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

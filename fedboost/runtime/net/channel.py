@@ -9,13 +9,12 @@ import asyncio
 import atexit
 import random
 import re
-import socket
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 
@@ -33,46 +32,15 @@ from fedboost.errors import (
     TreeAborted,
     quoted,
 )
-from fedboost.privacy.identity import SERVER_NAME, Identified, identify, server_name
+from fedboost.privacy.identity import Identified, identify
 from fedboost.runtime.aggregator.limits import SERVER_OPTIONS as LIMITS
 from fedboost.runtime.files import file_errors
 from fedboost.runtime.net.keys import CERTIFICATE, KEY, Bundle, expired
+from fedboost.runtime.net.routes import Server, TlsFault, obstacle
 from fedboost.version import VERSION
 from fedboost.wire.codec import MAX_FRAME, MAX_FROM_AGGREGATOR, MAX_TO_AGGREGATOR, WIRE_VERSION
 
 # ---- TLS: credentials of both ends, the peer's certificate, and why a handshake fails -------------------
-
-
-class Server(NamedTuple):
-    """A server that a site connects to: its address HOST:PORT, and the adder's name, or '' if it is the
-    aggregator itself."""
-
-    address: str
-    adder: str = ""
-
-    def __str__(self) -> str:
-        return (
-            f"the adder {self.adder!r} at {self.address}"
-            if self.adder
-            else f"the {self.role} at {self.address}"
-        )
-
-    @property
-    def role(self) -> str:
-        return "adder" if self.adder else "aggregator"
-
-    @property
-    def dns_name(self) -> str:
-        """DNS name that the server's certificate must contain."""
-        return server_name(self.role, self.adder) or SERVER_NAME
-
-
-@dataclass(frozen=True)
-class TlsFault:
-    """The reason why a connection failed, as a sentence. passes: True if another attempt may succeed."""
-
-    reason: str
-    passes: bool = False
 
 
 _PATIENCE = 3.0  # seconds that `tls_fault` waits for each answer
@@ -104,11 +72,11 @@ def peer_of(auth_context: Mapping[str, Iterable[bytes]], bundle: Bundle, now: da
     return identify(b"\n".join([*leaf, *intermediates]), bundle.roots, now, bundle.denied)
 
 
-def tls_fault(address: str, bundle: Bundle, adder: str = "") -> TlsFault | None:
-    """Return why the TLS handshake with the server at HOST:PORT fails, or None if it succeeds or no server
-    listens there. adder: name of the adder that should listen there, or '' for the aggregator. gRPC reports
-    most causes only as a lost connection, so this function connects once more with Python's TLS. It blocks
-    for a few seconds at most. Raises ConfigError if the bundle's folder can no longer be read."""
+def tls_fault(server: Server, bundle: Bundle) -> TlsFault | None:
+    """Return why the connection to a server fails, or None if its TLS handshake succeeds or no server
+    answers. gRPC reports most causes only as a lost connection, so this function connects once more with
+    Python's TLS. It blocks for a few seconds at most. Raises ConfigError if the bundle's folder can no longer
+    be read."""
     ours = bundle.folder / CERTIFICATE
     try:
         now = datetime.now(UTC)
@@ -117,19 +85,18 @@ def tls_fault(address: str, bundle: Bundle, adder: str = "") -> TlsFault | None:
         identify(bundle.certificate, bundle.roots, now, bundle.denied)
     except PeerError as error:
         return TlsFault(f"{ours}: {error}")
-    context, server = _dialling(bundle), Server(address, adder)
-    host, _, port = address.rpartition(":")
+    context, address = _dialling(bundle), server.address
     hangs_up = TlsFault(
         f"the server at {address} closes connections before the TLS handshake: it may be an aggregator that "
         f"has reached its connection limit, or not an aggregator",
         passes=True,
     )
     try:
-        opened = socket.create_connection((host.strip("[]"), int(port)), _PATIENCE)
+        opened = server.open_socket(_PATIENCE)
     except ConnectionResetError:
         return hangs_up
-    except OSError:
-        return None
+    except OSError as error:
+        return obstacle(server, error) if server.proxy_url else None
     try:
         with (
             opened,
@@ -143,16 +110,16 @@ def tls_fault(address: str, bundle: Bundle, adder: str = "") -> TlsFault | None:
     except ssl.SSLCertVerificationError as error:
         return TlsFault(f"the certificate of {server} {_certificate_fault(error, server)}")
     except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
-        return hangs_up
+        return server.tunnel_fault or hangs_up
     except ssl.SSLError:
         return TlsFault(f"the server at {address} does not use TLS as a fedboost aggregator with keys does")
     except TimeoutError:
-        return TlsFault(
+        return server.tunnel_fault or TlsFault(
             f"the server at {address} does not respond: it may be a busy aggregator, or not an aggregator",
             passes=True,
         )
     except OSError:
-        return hangs_up
+        return server.tunnel_fault or hangs_up
     return TlsFault(
         f"{server} rejects {ours}: it trusts another consortium, or its clock is wrong; "
         f"compare the fingerprints that `fedboost keys show` prints on both machines"
@@ -310,25 +277,24 @@ def unanswered(server: Server, wait: float, fault: TlsFault | None, advice: str)
             "aggregator-unreachable",
             f"no aggregator answers at {server.address} (waited {wait:g} s); {advice}",
         )
-    return ConfigError(
-        "tls-failed", fault.reason + (f" (waited {wait:g} s); {advice}" if fault.passes else "")
-    )
+    return ConfigError(fault.code, fault.reason + (f" (waited {wait:g} s); {advice}" if fault.passes else ""))
 
 
-def dial(address: str, bundle: Bundle | None, over: Any = grpc.aio, adder: str = "") -> Any:
+def dial(server: Server, bundle: Bundle | None, over: Any = grpc.aio) -> Any:
     """Open a gRPC channel to an aggregator, or to an adder. Without a bundle, the channel is not encrypted
     and neither end is authenticated.
 
     Args:
-        address: HOST:PORT.
+        server: the server.
         bundle: certificate and key of the caller, or None.
         over: `grpc.aio` for use with asyncio, `grpc` for blocking calls.
-        adder: name of the adder that must answer, or '' for the aggregator.
     """
+    target, options = server.target
+    options += CLIENT_OPTIONS
     if bundle is None:
-        return over.insecure_channel(address, options=CLIENT_OPTIONS)
-    named = ("grpc.ssl_target_name_override", Server(address, adder).dns_name)
-    return over.secure_channel(address, channel_credentials(bundle), options=[*CLIENT_OPTIONS, named])
+        return over.insecure_channel(target, options=options)
+    options.append(("grpc.ssl_target_name_override", server.dns_name))
+    return over.secure_channel(target, channel_credentials(bundle), options=options)
 
 
 # ---- Waiting for a server that does not answer ----------------------------------------------------------
@@ -385,11 +351,12 @@ class DialAttempts:
             self._waited += self._pause
             others = len(self._servers) > 1
             if bundle is not None and (others or self._waited >= REPORT_AFTER_SECONDS):
-                address, adder = self.server
-                self._fault = fault = await asyncio.to_thread(tls_fault, address, bundle, adder)
+                address = self.server.address
+                self._fault = fault = await asyncio.to_thread(tls_fault, self.server, bundle)
                 if fault is not None and not fault.passes:
                     if not others and not attended:
-                        raise ConfigError("aggregator-wrong-server", fault.reason) from None
+                        code = "aggregator-wrong-server" if fault.code == "tls-failed" else fault.code
+                        raise ConfigError(code, fault.reason) from None
                     if fault not in self._warned:
                         self._warned.append(fault)
                         self._log.warning("a server is passed over", address=address, reason=fault.reason)
@@ -411,11 +378,11 @@ class DialAttempts:
 
 
 @contextmanager
-def _dialled(address: str, bundle: Bundle | None, adder: str) -> Iterator[Any]:
+def _dialled(server: Server, bundle: Bundle | None) -> Iterator[Any]:
     """Context manager for a gRPC channel that is used by a blocking thread."""
     # A generator over the channel may be suspended when the interpreter exits. gRPC would then wait for its
     # own threads, which are gone by that time, so the exit would hang. `atexit` closes the channel before.
-    opened = dial(address, bundle, grpc, adder)
+    opened = dial(server, bundle, grpc)
     atexit.register(opened.close)
     try:
         yield opened
@@ -426,19 +393,18 @@ def _dialled(address: str, bundle: Bundle | None, adder: str) -> Iterator[Any]:
 
 def answer_of(
     method: str,
-    address: str,
+    server: Server,
     bundle: Bundle | None,
     request: bytes,
     wait: float,
     patience: float,
     on_reached: Callable[[bool], None] = lambda reached: None,
-    adder: str = "",
 ) -> bytes:
     """Call a gRPC method that returns a single message, and return this message. Arguments are as for
     `stream`. Raises a FedboostError if the call fails."""
-    who = str(Server(address, adder))
+    who = str(server)
     try:
-        for message in stream(method, address, bundle, request, wait, patience, on_reached, adder):
+        for message in stream(method, server, bundle, request, wait, patience, on_reached):
             return message
     except grpc.RpcError as error:
         failed: Any = error
@@ -456,32 +422,30 @@ def answer_of(
 
 def stream(
     method: str,
-    address: str,
+    server: Server,
     bundle: Bundle | None,
     request: bytes,
     wait: float,
     patience: float | None = None,
     on_reached: Callable[[bool], None] = lambda reached: None,
-    adder: str = "",
 ) -> Iterator[bytes]:
     """Call a gRPC method and yield the messages that it returns.
 
     Args:
         method: name of the gRPC method, e.g. TRAIN.
-        address: HOST:PORT of the aggregator or adder.
+        server: the aggregator or adder.
         bundle: certificate and key of the caller, or None for an unencrypted connection.
         request: the encoded request.
         wait: maximum time in seconds to wait for a connection.
         patience: maximum time in seconds for the call, or None.
         on_reached: called with False repeatedly while the server does not answer, starting after
             FIRST_LOOK seconds, and with True before the request is sent.
-        adder: name of the adder that must answer, or '' for the aggregator.
 
     Raises:
         ConfigError: the server cannot be reached.
         grpc.RpcError: the call failed.
     """
-    with _dialled(address, bundle, adder) as opened:
+    with _dialled(server, bundle) as opened:
         # The thread waits for a connection before the call, because a call without one fails at once and does
         # not say why. It waits in two steps, so that a lasting TLS fault is raised after FIRST_LOOK.
         ready, waited = grpc.channel_ready_future(opened), 0.0
@@ -492,12 +456,12 @@ def stream(
                 break
             except grpc.FutureTimeoutError:
                 waited += pause
-            fault = tls_fault(address, bundle, adder) if bundle else None
+            fault = tls_fault(server, bundle) if bundle else None
             if fault and not fault.passes:
-                raise ConfigError("tls-failed", fault.reason)
+                raise ConfigError(fault.code, fault.reason)
             if waited >= wait:
                 raise unanswered(
-                    Server(address, adder),
+                    server,
                     wait,
                     fault,
                     "check the address, and that "

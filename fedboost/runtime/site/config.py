@@ -11,6 +11,8 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from fedboost.errors import ConfigError
 from fedboost.runtime.config import (
     SITE,
+    Authorities,
+    Proxy,
     cores,
     from_folder,
     is_loopback,
@@ -21,7 +23,7 @@ from fedboost.runtime.config import (
 from fedboost.runtime.data.database import ColumnMap, Database, ReadOptions, database_of, with_query
 from fedboost.runtime.data.locations import is_remote, shown
 from fedboost.runtime.files import folder_name
-from fedboost.runtime.net.channel import Server
+from fedboost.runtime.net.routes import Server
 from fedboost.runtime.site.policy import Policy
 from fedboost.terms.reading import Frozen, Name, OrNone, one_or_several, read_model
 from fedboost.terms.reading import Table as Mapped
@@ -141,9 +143,11 @@ class PartyConfig(Frozen):
     aggregator: tuple[str, ...] = Field(
         min_length=1,
         max_length=16,
-        description="Address of the aggregator, `HOST:PORT`, or a list of addresses: if one cannot be "
-        "reached, the next one is tried.",
+        description="Address of the aggregator, `HOST:PORT` or that of a [tunnel](networks.md), or a list of "
+        "addresses: if one cannot be reached, the next one is tried.",
     )
+    proxy: Proxy
+    ca: Authorities
     through: tuple[str, ...] = Field(
         default=(),
         description='Names of the [adders](operations.md#adders) at these addresses, in the same order; `""` '
@@ -232,7 +236,7 @@ class PartyConfig(Frozen):
     def servers(self) -> tuple[Server, ...]:
         """The servers that this site connects to, in the order in which they are tried."""
         names = self.through or ("",) * len(self.aggregator)
-        return tuple(map(Server, self.aggregator, names))
+        return tuple(Server(*pair, self.proxy, self.ca) for pair in zip(self.aggregator, names, strict=True))
 
     @property
     def adders(self) -> tuple[str, ...]:
@@ -240,11 +244,11 @@ class PartyConfig(Frozen):
         return tuple(dict.fromkeys(filter(None, self.through)))
 
     @property
-    def direct_address(self) -> str:
-        """Address of the aggregator itself. Raises ConfigError if the site only knows adders."""
+    def direct_server(self) -> Server:
+        """The aggregator itself. Raises ConfigError if the site only knows adders."""
         for server in self.servers:
             if not server.adder:
-                return server.address
+                return server
         raise ConfigError(
             "aggregator-only-adders",
             f"{self.file}: this command needs the aggregator itself, but all addresses are those of adders; "
@@ -286,6 +290,7 @@ def read_party(path: Path, holds_rows: bool | None = True) -> PartyConfig:
         "data": None if elsewhere else Path(str(source)),
         "names": config.names,
         "keys": config.keys,
+        "ca": config.ca,
         "scratch": config.scratch,
         "models": config.models,
         "state": config.state,

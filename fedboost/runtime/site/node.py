@@ -39,8 +39,9 @@ from fedboost.runtime.data.locations import shown
 from fedboost.runtime.data.shard import column_faults, rows_to_predict
 from fedboost.runtime.metrics import MetricsPage, PartyMetrics
 from fedboost.runtime.net import channel
-from fedboost.runtime.net.channel import DialAttempts, Server
+from fedboost.runtime.net.channel import DialAttempts
 from fedboost.runtime.net.keys import Bundle, read_again
+from fedboost.runtime.net.routes import Server
 from fedboost.runtime.signed_model import PartyModel, terms_to_predict
 from fedboost.runtime.site.approval import naming_the_command, nothing_approved, policy_for
 from fedboost.runtime.site.backup import memory_path, open_memory
@@ -338,7 +339,7 @@ class PartyNode:
             if self._bundle is not None and self._attended:
                 self._bundle = read_again(self._bundle)
             server = dialling.server
-            async with channel.dial(server.address, self._bundle, adder=server.adder) as opened:
+            async with channel.dial(server, self._bundle) as opened:
                 if not await dialling.reached(opened, self._bundle, self._attended):
                     continue
                 began = time.monotonic()
@@ -662,7 +663,7 @@ def predict_with_parties(
     node = PredictingNode(config, log, bundle, model, reasons)
     try:
         terms = node.ask_for(min_common_rows)
-        training = Connection(config.direct_address, bundle).train(terms, wait, on_waiting)
+        training = Connection(config.direct_server, bundle).train(terms, wait, on_waiting)
     except BaseException:
         node.close()
         raise

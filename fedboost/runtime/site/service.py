@@ -39,7 +39,7 @@ from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table
 from fedboost.runtime.files import file_errors, write_atomically
 from fedboost.runtime.net import channel
-from fedboost.runtime.net.channel import DialAttempts, Server
+from fedboost.runtime.net.channel import DialAttempts
 from fedboost.runtime.net.keys import Bundle, read_again
 from fedboost.runtime.signed_model import PartyModel, terms_to_predict
 from fedboost.runtime.site.backup import memory_path
@@ -199,7 +199,7 @@ class Service:
         """Serve until cancelled. wait: seconds to wait for an aggregator that does not answer. Raises
         ConfigError if it does not answer in time, or refuses this party."""
         servers = tuple(server for server in self.config.servers if not server.adder)
-        servers = servers or (Server(self.config.direct_address),)  # raises ConfigError: there is none
+        servers = servers or (self.config.direct_server,)  # raises ConfigError: there is none
         advice = "check `aggregator` in this site's file"
         dialling = DialAttempts(servers, wait, self.log, advice)
         try:
@@ -207,7 +207,7 @@ class Service:
                 if self._attended:
                     self._bundle = read_again(self._bundle)
                 server, began = dialling.server, asyncio.get_running_loop().time()
-                async with channel.dial(server.address, self._bundle) as opened:
+                async with channel.dial(server, self._bundle) as opened:
                     if not await dialling.reached(opened, self._bundle, self._attended):
                         continue
                     await self._attend(opened, str(server))

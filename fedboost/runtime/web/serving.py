@@ -78,10 +78,9 @@ class WebServer:
         self._log = log
         self._what = what
         self._scheme = "http" if pair is None else "https"
-        host, _, port = address.rpartition(":")
         self._note = note
-        self._socket = _listen(what, host.strip("[]"), int(port), note)
-        self.address = f"{host}:{self._socket.getsockname()[1]}"
+        self._socket = listen_on(what, address, note)
+        self.address = f"{address.rpartition(':')[0]}:{self._socket.getsockname()[1]}"
         self._server = _server(app, note, pair)
         self._socket.busy = self._busy
         self._task: asyncio.Task[None] | None = None
@@ -163,11 +162,14 @@ def _in_work(connection: Any) -> bool:
     return connection.cycle is not None and not connection.cycle.response_complete
 
 
-def _listen(what: str, host: str, port: int, note: Note) -> "_Listener":
+def listen_on(what: str, address: str, note: Note) -> "Listener":
+    """Listen on an address HOST:PORT. what, note: as for `WebServer`. Raises ConfigError if that is not
+    possible."""
+    host, port = address.rpartition(":")[0].strip("[]"), int(address.rpartition(":")[2])
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio sets TCP_NODELAY only where the protocol is named; without it, a response of two writes on a
     # connection that is kept open waits 40 ms for an acknowledgement.
-    opened = _Listener(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    opened = Listener(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     opened.note = note
     try:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, POSIX)
@@ -195,7 +197,7 @@ class _Client:
     since: float
 
 
-class _Listener(socket.socket):
+class Listener(socket.socket):
     """Listening socket that limits the number of connections. If a limit is exceeded, it closes the oldest
     connection without a request in progress, which may be the new one. note: records each connection closed
     in this way; busy: returns the file descriptors of connections with a request in progress."""
@@ -206,6 +208,8 @@ class _Listener(socket.socket):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._open: weakref.WeakKeyDictionary[socket.socket, _Client] = weakref.WeakKeyDictionary()
+        self.most = 0
+        """Maximum number of connections, also per address; 0 for the limits above."""
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Accept a connection. Raises BlockingIOError if it had to be closed, as if none had been waiting."""
@@ -215,10 +219,10 @@ class _Listener(socket.socket):
             self.forget(known)
         of_address = [known for known, client in self._open.items() if client.group == group]
         self._open[opened] = _Client(address, group, time.monotonic())
-        if len(of_address) >= MAX_OF_ADDRESS:
-            self._make_room([*of_address, opened], f"{MAX_OF_ADDRESS} connections from this address")
-        elif len(self._open) > MAX_CONNECTIONS:
-            self._make_room([*self._open], f"{MAX_CONNECTIONS} connections")
+        if len(of_address) >= (most := self.most or MAX_OF_ADDRESS):
+            self._make_room([*of_address, opened], f"{most} connections from this address")
+        elif len(self._open) > (most := self.most or MAX_CONNECTIONS):
+            self._make_room([*self._open], f"{most} connections")
         if opened not in self._open:
             opened.close()
             raise BlockingIOError

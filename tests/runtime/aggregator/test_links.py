@@ -10,6 +10,7 @@ from sites import PATIENCE, Log
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.config import AggregatorConfig
 from fedboost.runtime.net import channel
+from fedboost.runtime.net.routes import Server
 from fedboost.wire.messages import MAX_LINK_FRAME, LinkFrame, decode_link, encode_link
 
 MODEL, OTHER = b"m" * 32, b"o" * 32
@@ -52,7 +53,7 @@ class Caller:
 @asynccontextmanager
 async def callers(folder, *names, model=MODEL):
     """Calls of these parties, each of which has named the model."""
-    async with serving(folder) as server, channel.dial(server.address, None) as opened:
+    async with serving(folder) as server, channel.dial(Server(server.address), None) as opened:
         made = []
         for place, name in enumerate(names):
             made.append(Caller(opened, name))

@@ -17,6 +17,7 @@ from fedboost.runtime.aggregator.limits import MAX_PEERS, Outgoing, Refusals
 from fedboost.runtime.aggregator.parties import refuse, sending
 from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.net import channel
+from fedboost.runtime.net.routes import Server
 from fedboost.wire.codec import WIRE_VERSION
 
 
@@ -56,7 +57,7 @@ async def test_who_was_refused_and_why(tmp_path):
     async with consortium(tmp_path / "site", {"north": rows(20)}, bundles=bundles) as one:
         calls = (("south", b"north", None), ("analyst", b"analyst", None), ("south", b"south", "2"))
         for name, party, version in calls:
-            opened = channel.dial(one.address, bundles[name])
+            opened = channel.dial(Server(one.address), bundles[name])
             await status_of(one.attend(opened, party, *([version] if version else [])))
             await opened.close()
         wrong_name, wrong_role, wrong_version = one.log.named("party refused")

@@ -18,6 +18,7 @@ from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import Model
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import read_bundle, write_bundle
+from fedboost.runtime.net.routes import Server
 from fedboost.runtime.signed_model import SignedModel
 from fedboost.runtime.site import node
 
@@ -116,7 +117,7 @@ async def test_a_party_cannot_submit_terms_nor_an_analyst_of_others(tmp_path, bu
             (bundles["north"], Refused, "certificate of party 'north' is not valid for the role analyst"),
             (stranger, ConfigError, "to another consortium"),
         ):
-            training = Connection(one.address, bundle).train(masked(TABLES), 5)
+            training = Connection(Server(one.address), bundle).train(masked(TABLES), 5)
             with pytest.raises(error, match=says):
                 await asyncio.to_thread(lambda training=training: training.model)
 

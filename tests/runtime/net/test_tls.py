@@ -21,6 +21,7 @@ from fedboost.privacy.identity import Signer, identify, to_pem
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.channel import TlsFault, channel_credentials, peer_of, tls_fault
 from fedboost.runtime.net.keys import Bundle, read_bundle, read_certificates
+from fedboost.runtime.net.routes import Server
 
 
 def loaded(folder, role="party"):
@@ -229,7 +230,7 @@ def waits(taken):
 
 def test_what_listens_does_not_speak_tls(north):
     with listening(shouts) as address:
-        seen = tls_fault(address, read_bundle(north, "party"))
+        seen = tls_fault(Server(address), read_bundle(north, "party"))
     said = f"the server at {address} does not use TLS as a fedboost aggregator with keys does"
     assert seen == TlsFault(said)
 
@@ -242,7 +243,7 @@ def closes_unread(taken):
 def test_a_hang_up_says_nothing_of_tls(north, answer):
     """An aggregator at its limit of connections hangs up, too: it is worth dialling again."""
     with listening(answer) as address:
-        seen = tls_fault(address, read_bundle(north, "party"))
+        seen = tls_fault(Server(address), read_bundle(north, "party"))
     assert seen.passes
     assert seen.reason.startswith(f"the server at {address} closes connections before the TLS handshake: ")
 
@@ -250,7 +251,7 @@ def test_a_hang_up_says_nothing_of_tls(north, answer):
 def test_a_silence_says_nothing_of_tls(north, monkeypatch):
     monkeypatch.setattr(channel, "_PATIENCE", 0.3)
     with listening(waits) as address:
-        seen = tls_fault(address, read_bundle(north, "party"))
+        seen = tls_fault(Server(address), read_bundle(north, "party"))
     assert seen.passes
     assert seen.reason.startswith(f"the server at {address} does not respond: ")
 
@@ -258,13 +259,13 @@ def test_a_silence_says_nothing_of_tls(north, monkeypatch):
 def test_an_aggregator_that_is_silent_may_be_busy(hub, north, monkeypatch):
     monkeypatch.setattr(channel, "_PATIENCE", 0.3)
     with listening(encrypted(waits, hub, hub.roots)) as address:
-        assert tls_fault(address, read_bundle(north, "party")) is None
+        assert tls_fault(Server(address), read_bundle(north, "party")) is None
 
 
 def test_a_refusal_in_the_words_of_tls_is_one(hub, north):
     """gRPC only hangs up; OpenSSL, in front of an aggregator, says what it thinks of a certificate."""
     with listening(encrypted(waits, hub, to_pem(THEIRS[1]))) as address:
-        seen = tls_fault(address, read_bundle(north, "party"))
+        seen = tls_fault(Server(address), read_bundle(north, "party"))
     assert not seen.passes
     assert seen.reason.startswith(f"the aggregator at {address} rejects {north}/certificate.pem: ")
 
@@ -282,7 +283,7 @@ async def test_an_aggregator_without_keys_does_not_speak_tls(hub, north):
     ) as opened:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await opened.unary_unary("/test/Who")(b"")
-    seen = await asyncio.to_thread(tls_fault, address, bundle)
+    seen = await asyncio.to_thread(tls_fault, Server(address), bundle)
     await server.stop(0)
     error = caught.value
     assert error.code() == grpc.StatusCode.UNAVAILABLE
@@ -295,8 +296,8 @@ def test_where_nobody_listens_there_is_no_fault_of_tls(north):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     bundle = read_bundle(north, "party")
-    assert tls_fault(f"127.0.0.1:{port}", bundle) is None
-    assert tls_fault(f"[::1]:{port}", bundle) is None
+    assert tls_fault(Server(f"127.0.0.1:{port}"), bundle) is None
+    assert tls_fault(Server(f"[::1]:{port}"), bundle) is None
 
 
 def test_a_bundle_that_went_away(hub, north):

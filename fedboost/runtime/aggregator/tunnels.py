@@ -1,0 +1,169 @@
+"""Tunnels that arrive at an aggregator or adder: WebSockets and calls of gRPC that carry a connection.
+
+Guarantees: a tunnel is not trusted. What it carries becomes a connection to a loopback port of this process,
+where callers need a certificate of the consortium as everywhere. That port has its own limits, so tunnels
+take no connections from direct callers. The number of tunnels is limited, they read no faster than the other
+side does, and those without a call are closed, the oldest first.
+Raises: ConfigError if the process cannot listen on an address, or a TLS file is invalid.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+from websockets.asyncio.server import serve
+
+from fedboost.errors import ConfigError
+from fedboost.runtime.aggregator.limits import SERVER_OPTIONS, Connections, Refusals
+from fedboost.runtime.config import TunnelsConfig
+from fedboost.runtime.files import file_errors
+from fedboost.runtime.net.routes import CARRY, PIECE
+from fedboost.runtime.web.serving import Listener, listen_on
+
+MAX_PIECE = 4 * PIECE
+"""Maximum number of bytes of a tunnel's message."""
+OPEN_SECONDS = 10.0
+"""Seconds within which a WebSocket must be open."""
+CONNECTIONS_PER_TUNNEL = 4
+"""A tunnel needs three open files, so there are fewer tunnels than direct connections by this factor."""
+
+
+class Tunnels:
+    """Listeners for tunnels, which are bound at once.
+
+    Args:
+        config: addresses and TLS files.
+        port: loopback port to which tunnels are connected.
+        connections: maximum number of direct connections.
+        refusals: logs refused callers.
+    """
+
+    def __init__(self, config: TunnelsConfig, port: int, connections: int, refusals: Refusals) -> None:
+        self.addresses: dict[str, str] = {}
+        """Kind of tunnel -> address HOST:PORT at which it arrives."""
+        self._port = port
+        self._most = connections // CONNECTIONS_PER_TUNNEL
+        self._refusals = refusals
+        self._files: set[int] = set()
+        """File descriptors of open WebSockets."""
+        self._peers: set[str] = set()
+        """Peers of open calls, as named by gRPC."""
+        self._watches = [Connections(port, refusals)]
+        self._listener: Listener | None = None
+        self._websockets: Any = None
+        self._server: Any = None
+        self._pair = config.pair
+        if (address := config.websocket) is not None:
+            self._listener = listen_on("tunnels.websocket", address, self._note)
+            self._listener.most = self._most
+            self._listener.busy = lambda: self._files
+            self._add("websocket", address, self._listener.getsockname()[1])
+        if (address := config.grpc) is not None:
+            self._bind(address)
+
+    def _add(self, kind: str, address: str, port: int) -> None:
+        self.addresses[kind] = f"{address.rpartition(':')[0]}:{port}"
+
+    def _note(self, origin: Any, refusal: Exception) -> None:
+        self._refusals.note("tunnel refused", origin.address, str(refusal))
+
+    def _bind(self, address: str) -> None:
+        """Listen for calls of gRPC."""
+        options = [("grpc.max_allowed_incoming_connections", self._most), ("grpc.so_reuseport", 0)]
+        options += [("grpc.max_receive_message_length", MAX_PIECE), *SERVER_OPTIONS]
+        self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=self._most)
+        _, service, method = CARRY.split("/")
+        handlers = {method: grpc.stream_stream_rpc_method_handler(self._take_call)}
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+        try:
+            if self._pair is None:
+                port = self._server.add_insecure_port(address)
+            else:
+                with file_errors(self._pair[0], "cannot read the TLS certificate and key"):
+                    certificate, key = (file.read_bytes() for file in self._pair)
+                secure = grpc.ssl_server_credentials([(key, certificate)])
+                port = self._server.add_secure_port(address, secure)
+        except RuntimeError:
+            raise ConfigError(
+                "tunnels-cannot-listen",
+                f"tunnels.grpc: cannot listen on {address}: the port is already in use, the address does not "
+                f"belong to this machine, or the TLS files are invalid",
+            ) from None
+        self._add("grpc", address, port)
+        self._watches.append(Connections(port, self._refusals))
+
+    async def start(self) -> None:
+        """Carry what arrives."""
+        if self._server is not None:
+            await self._server.start()
+        if self._listener is not None:
+            await self._serve(self._listener)
+
+    async def _serve(self, listener: Listener) -> None:
+        context = None
+        if self._pair is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            with file_errors(self._pair[0], "cannot use the TLS certificate and key"):
+                context.load_cert_chain(*self._pair)
+        # No pings: the connection inside has its own. Browsers always send an origin, and are refused.
+        how: dict[str, Any] = {"compression": None, "ping_interval": None, "origins": [None]}
+        how |= {"open_timeout": OPEN_SECONDS, "close_timeout": 1.0, "max_size": MAX_PIECE, "max_queue": 4}
+        how |= {"server_header": None, "logger": logging.Logger("tunnels", logging.CRITICAL + 1)}
+        self._websockets = await serve(self._take_websocket, sock=listener, ssl=context, **how)
+
+    def look(self, calling: list[str], now: float) -> None:
+        """Close connections and tunnels without a call, if there are too many. calling: as for
+        `Connections.look`."""
+        for watch in self._watches:
+            watch.look([*calling, *self._peers], now)
+
+    async def stop(self) -> None:
+        """Close all tunnels."""
+        if self._websockets is not None:
+            self._websockets.close()
+            await self._websockets.wait_closed()
+        if self._server is not None:
+            await self._server.stop(0)
+
+    async def _take_call(self, requests: AsyncIterator[bytes], context: Any) -> None:
+        self._peers.add(peer := context.peer())
+        try:
+            await self._carry(requests, context.write)
+        finally:
+            self._peers.discard(peer)
+
+    async def _take_websocket(self, tunnel: Any) -> None:
+        async def pieces() -> AsyncIterator[bytes]:
+            while True:
+                yield await tunnel.recv(decode=False)
+
+        self._files.add(file := tunnel.transport.get_extra_info("socket").fileno())
+        try:
+            await self._carry(pieces(), tunnel.send)
+        finally:
+            self._files.discard(file)
+
+    async def _carry(self, pieces: AsyncIterator[bytes], send: Callable[[bytes], Awaitable[None]]) -> None:
+        """Carry one connection until either side ends it."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port, limit=PIECE)
+
+        async def back() -> None:
+            while piece := await reader.read(PIECE):
+                await send(piece)
+
+        async def forth() -> None:
+            async for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
+
+        both = {asyncio.create_task(back()), asyncio.create_task(forth())}
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in both:
+                task.cancel()
+            await asyncio.gather(*both, return_exceptions=True)  # raises nothing: a side has hung up
+            writer.close()

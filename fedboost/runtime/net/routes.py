@@ -1,0 +1,317 @@
+"""How a client reaches an aggregator or an adder: its address, a proxy on the way, and tunnels.
+
+A tunnel carries the bytes of a connection over a WebSocket (`wss://`, `ws://`) or a call of gRPC (`grpcs://`,
+`grpc://`), whose own TLS anything may end. The connection inside is the same as without a tunnel: TLS with
+certificates of the consortium at both ends. A `Relay` listens on loopback and opens a tunnel per connection.
+
+Guarantees: what a tunnel passes through is not trusted. A relay reads no faster than the other side does. The
+password of a proxy is sent only to the proxy.
+"""
+
+import atexit
+import contextlib
+import http.client
+import os
+import re
+import socket
+import ssl
+import threading
+import urllib.request
+from base64 import b64encode
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+import grpc
+from cryptography import x509
+from pydantic import SecretStr
+
+from fedboost.errors import ConfigError, quoted
+from fedboost.privacy.identity import SERVER_NAME, server_name
+from fedboost.runtime.files import file_errors
+
+CARRY = "/fedboost.wire.v1.Tunnel/Carry"
+"""Method of gRPC that carries a connection: pieces of its bytes in both directions, as they are."""
+PIECE = 256 * 1024
+"""Maximum number of bytes that one message of a tunnel contains."""
+TUNNELS = 64
+"""Maximum number of tunnels of a relay. A party has two; an analyst has one for each of its calls."""
+_PATIENCE = 10.0  # seconds until a tunnel is open
+_PORTS = {"wss": 443, "grpcs": 443, "ws": 80, "grpc": 80}
+
+
+@dataclass(frozen=True)
+class TlsFault:
+    """The reason why a connection failed, as a sentence, and the error's code. passes: True if another
+    attempt may succeed."""
+
+    reason: str
+    passes: bool = False
+    code: str = "tls-failed"
+
+
+class Server(NamedTuple):
+    """A server that a client connects to: its address, HOST:PORT or that of a tunnel, and the adder's name,
+    or '' if it is the aggregator itself. proxy: URL of a proxy on the way (default: the environment's); ca:
+    file with the authorities that a tunnel's TLS trusts (default: the system's)."""
+
+    address: str
+    adder: str = ""
+    proxy: SecretStr | None = None
+    ca: Path | None = None
+
+    def __str__(self) -> str:
+        return f"the {self.role}{f' {self.adder!r}' if self.adder else ''} at {self.address}"
+
+    @property
+    def role(self) -> str:
+        return "adder" if self.adder else "aggregator"
+
+    @property
+    def dns_name(self) -> str:
+        """DNS name that the server's certificate must contain."""
+        return server_name(self.role, self.adder) or SERVER_NAME
+
+    @property
+    def scheme(self) -> str:
+        """Scheme of a tunnel's address, or an empty string."""
+        return self.address.rpartition("://")[0]
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Host and port, of the tunnel if there is one."""
+        parts = urlsplit(self.address if self.scheme else f"//{self.address}")
+        return str(parts.hostname), parts.port or _PORTS[self.scheme]
+
+    @property
+    def proxy_url(self) -> str:
+        """URL of the proxy to use, by the settings or by the environment, or an empty string."""
+        if self.proxy is not None:
+            return self.proxy.get_secret_value()
+        found = urllib.request.getproxies().get("https", "")
+        bypassed = urllib.request.proxy_bypass("{}:{}".format(*self.place))
+        return found if found.startswith("http://") and not bypassed else ""
+
+    @property
+    def target(self) -> tuple[str, list[tuple[str, Any]]]:
+        """Address that gRPC dials, and options. A tunnel's is that of its relay."""
+        if not self.scheme:
+            return self.address, [("grpc.http_proxy", self.proxy_url)] if self.proxy else []
+        return relay_to(self).address, [("grpc.enable_http_proxy", 0)]
+
+    @property
+    def tunnel_fault(self) -> TlsFault | None:
+        """Why the last tunnel to this server could not be opened, or None."""
+        return relay_to(self).fault if self.scheme else None
+
+    def open_socket(self, patience: float) -> socket.socket:
+        """Open a TCP connection to the server, by its proxy if it has one, or to the relay of a tunnel.
+        patience: seconds to wait. Raises OSError."""
+        if not self.scheme:
+            return _connect(self, patience)
+        return socket.create_connection(Server(relay_to(self).address).place, patience)
+
+
+def _connect(server: Server, patience: float = _PATIENCE) -> socket.socket:
+    proxy = urlsplit(server.proxy_url)
+    if not proxy.hostname:
+        return socket.create_connection(server.place, patience)
+    pair = f"{unquote(proxy.username or '')}:{unquote(proxy.password or '')}".encode()
+    login = {"Proxy-Authorization": f"Basic {b64encode(pair).decode()}"} if proxy.username else {}
+    line = http.client.HTTPConnection(proxy.hostname, proxy.port or 80, timeout=patience)
+    line.set_tunnel(*server.place, login)
+    line.connect()
+    return line.sock
+
+
+def _context(server: Server) -> ssl.SSLContext | None:
+    """TLS of the tunnel itself, if it has any."""
+    if server.scheme not in ("wss", "grpcs"):
+        return None
+    with file_errors(server.ca or "", "cannot read the authorities"):
+        return ssl.create_default_context(cafile=server.ca)
+
+
+# ---- Why a way to a server is closed --------------------------------------------------------------------
+
+
+_STATUS = re.compile(r"(?:connection failed|status): (\d{3})")
+
+
+def obstacle(server: Server, error: Exception) -> TlsFault | None:
+    """Return why a tunnel, or a connection by a proxy, could not be opened, or None if a server without a
+    tunnel does not answer. error: what was raised."""
+    if isinstance(error, grpc.RpcError):
+        error = _look(server) or error  # gRPC reports most causes only in its own words
+    details = str(getattr(error, "details", lambda: error)())
+    said = _STATUS.search(details)
+    status = int(said[1]) if said else getattr(getattr(error, "response", None), "status_code", 0)
+    if (found := _fault(server, error, status, details)) is None:
+        return None
+    lasts = isinstance(error, ssl.SSLError) or not isinstance(error, OSError)
+    return TlsFault(str(found), status >= 500 if status else not lasts, found.code)
+
+
+def _look(server: Server) -> Exception | None:
+    """Return what goes wrong before the first byte of a tunnel is sent, if anything."""
+    try:
+        context = _context(server)
+        with _connect(server) as opened:
+            if context is not None:
+                context.wrap_socket(opened, server_hostname=server.place[0]).close()
+    except (OSError, ConfigError) as error:
+        return error
+    return None
+
+
+def _fault(server: Server, error: Exception, status: int, details: str) -> ConfigError | None:
+    (host, port), proxy, address = server.place, urlsplit(server.proxy_url), server.address
+    by = f"the proxy {proxy.hostname}:{proxy.port or 80}"
+    match error:
+        case ConfigError():
+            return error
+        case OSError() if status == 407:
+            return ConfigError("proxy-login", f"{by} requires another user or password (HTTP 407)")
+        case OSError() if status:
+            return ConfigError("proxy-refuses", f"{by} does not connect to {host}:{port} (HTTP {status})")
+        case ssl.SSLCertVerificationError():
+            return ConfigError(
+                "tunnel-certificate",
+                f"the TLS certificate of {address}, issued by {_issuer(server)}, cannot be verified: "
+                f"{error.verify_message}; if a proxy here intercepts TLS, set `ca` to its authority",
+            )
+        case ssl.SSLError():
+            return ConfigError("tunnel-tls", f"{address} does not use TLS as web servers do")
+        case socket.gaierror():
+            return ConfigError("name-unknown", f"the name {proxy.hostname or host} cannot be resolved")
+        case OSError() if proxy.hostname:
+            return ConfigError("proxy-unreachable", f"{by} does not answer")
+        case OSError():
+            unreachable = ConfigError("aggregator-unreachable", f"no server answers at {address}")
+            return unreachable if server.scheme else None
+    why = f"HTTP {status}" if status else quoted(details)
+    return ConfigError("tunnel-failed", f"no tunnel of an aggregator can be opened at {address}: {why}")
+
+
+def _issuer(server: Server) -> str:
+    """Return who issued the certificate that a tunnel's TLS presents."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with contextlib.suppress(OSError, ValueError), _connect(server) as opened:
+        with context.wrap_socket(opened, server_hostname=server.place[0]) as secured:
+            presented = x509.load_der_x509_certificate(secured.getpeercert(binary_form=True) or b"")
+        return repr(quoted(presented.issuer.rfc4514_string()))
+    return "an unknown authority"
+
+
+# ---- Tunnels of a client --------------------------------------------------------------------------------
+
+
+class Relay:
+    """Loopback port of this process. Each connection to it is carried to the server through a tunnel."""
+
+    def __init__(self, server: Server) -> None:
+        self.fault: TlsFault | None = None
+        """Why the last tunnel could not be opened, or None if it was open."""
+        self._server = server
+        self._room = threading.BoundedSemaphore(TUNNELS)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._open: set[socket.socket] = set()
+        threading.Thread(target=self._accept, daemon=True).start()
+        # gRPC waits for its calls when the interpreter exits, and they would never end.
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        self._listener.close()
+        for opened in [*self._open]:
+            _shut(opened)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                opened, _ = self._listener.accept()
+                if self._room.acquire(blocking=False):
+                    threading.Thread(target=self._carry, args=(opened,), daemon=True).start()
+                else:
+                    opened.close()
+
+    def _carry(self, opened: socket.socket) -> None:
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
+        self._open.add(opened)
+        carried = _by_grpc if self._server.scheme.startswith("grpc") else _by_websocket
+        began = False
+        try:
+            for piece in carried(self._server, opened):
+                began, self.fault = True, None
+                opened.sendall(piece)
+        except Exception as error:  # noqa: BLE001 - whatever ended the tunnel, its connection ends
+            if not began:
+                self.fault = obstacle(self._server, error)
+        finally:
+            self._open.discard(opened)
+            _shut(opened)
+            opened.close()
+            self._room.release()
+
+
+def _shut(opened: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        opened.shutdown(socket.SHUT_RDWR)
+
+
+def _pieces(opened: socket.socket) -> Iterator[bytes]:
+    with contextlib.suppress(OSError):
+        while piece := opened.recv(PIECE):
+            yield piece
+
+
+def _by_websocket(server: Server, opened: socket.socket) -> Iterator[bytes]:
+    """Carry a connection over a WebSocket, and yield what arrives for it."""
+    import websockets.sync.client  # slow to import
+
+    # No pings: the connection inside has its own, which pass through the tunnel.
+    how: dict[str, Any] = {"ssl": _context(server), "compression": None, "ping_interval": None}
+    how |= {"sock": _connect(server), "open_timeout": _PATIENCE, "close_timeout": 1.0}
+    with (
+        websockets.sync.client.connect(server.address, **how) as tunnel,
+        contextlib.suppress(websockets.ConnectionClosed),
+    ):
+
+        def send() -> None:
+            with contextlib.suppress(websockets.ConnectionClosed):
+                for piece in _pieces(opened):
+                    tunnel.send(piece)
+            tunnel.close()
+
+        threading.Thread(target=send, daemon=True).start()
+        while True:
+            yield tunnel.recv(decode=False)
+
+
+def _by_grpc(server: Server, opened: socket.socket) -> Iterator[bytes]:
+    """Carry a connection over a call of gRPC, and yield what arrives for it."""
+    (host, port), proxy = server.place, server.proxy_url
+    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    by = ("grpc.http_proxy", proxy) if proxy else ("grpc.enable_http_proxy", 0)
+    options = [by, ("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
+    if (context := _context(server)) is None:
+        channel = grpc.insecure_channel(target, options)
+    else:
+        roots = "".join(map(ssl.DER_cert_to_PEM_cert, context.get_ca_certs(binary_form=True)))
+        channel = grpc.secure_channel(target, grpc.ssl_channel_credentials(roots.encode() or None), options)
+    with channel:
+        yield from channel.stream_stream(CARRY)(_pieces(opened))
+
+
+_relays: dict[tuple[Any, ...], Relay] = {}
+_lock = threading.Lock()
+
+
+def relay_to(server: Server) -> Relay:
+    """Return this process's relay to a server."""
+    key = os.getpid(), server.address, server.proxy, server.ca  # a forked process has no threads
+    with _lock:
+        return _relays.get(key) or _relays.setdefault(key, Relay(server))
