@@ -65,8 +65,8 @@ from fedboost.runtime.config import to_toml
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table
 from fedboost.runtime.net import channel
-from fedboost.runtime.net.routes import Server
 from fedboost.runtime.net.keys import Bundle, read_bundle, write_bundle
+from fedboost.runtime.net.routes import Server
 from fedboost.wire.messages import decode_to_party, encode_from_party
 
 SIZES = {
