@@ -7,7 +7,7 @@ INSTALL := $(if $(shell command -v uv),uv pip install --quiet --python $(BIN)/py
 # Set in many containers: every process of the tests would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check docs reference protos bench bench-long clean
+.PHONY: demo test check docs reference protos dist constraints images bench bench-long clean
 
 demo: $(VENV)/demo
 	$(BIN)/fedboost demo --force
@@ -35,6 +35,24 @@ reference: $(VENV)/dev
 
 protos: $(VENV)/dev
 	$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=. --pyi_out=. protos/fedboost/wire/v1/fedboost.proto
+
+# The files of a release (docs/releasing.md), built by pinned versions.
+DIST := .venv-dist
+dist: $(DIST)/made
+	rm -rf dist
+	$(DIST)/bin/python .ci/dist.py dist
+
+constraints: $(VENV)/made
+	$(BIN)/python .ci/dist.py --pin
+
+# Both images, with the SBOM of the release.
+images: dist
+	for role in aggregator party; do docker build -f $$role/Dockerfile -t fedboost-$$role . || exit; done
+
+$(DIST)/made: constraints.txt .ci/dist.txt
+	rm -rf $(DIST) && $(PYTHON) -m venv $(DIST)
+	$(DIST)/bin/python -m pip install --quiet -r constraints.txt -r .ci/dist.txt
+	@touch $@
 
 # The results from which docs/benchmarks is written. DATA=folder with the real tables; see benchmarks/README.md.
 RESULTS ?= benchmarks/results
@@ -106,4 +124,4 @@ $(VENV)/dev: $(VENV)/made pyproject.toml
 	@touch $@ $(VENV)/demo
 
 clean:
-	rm -rf $(VENV) fedboost-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis site
+	rm -rf $(VENV) $(DIST) dist fedboost-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis site

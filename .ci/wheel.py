@@ -1,10 +1,12 @@
 """Install the wheel into empty environments and do what the README says, as a user without rights.
 
-Usage: python .ci/wheel.py [PYTHON ...]    (this Python, unless others are named)
+Usage: python .ci/wheel.py [WHEEL] [PYTHON ...]    (this Python, unless others are named)
 
-Each environment holds the wheel and what it depends on, nothing else. The folder is empty, there is no home
-folder, and where this runs as root the commands do not, if another user can run this Python. Kernels that
-were compiled here are copied; tests/test_kernel_cache.py has users without rights compile them.
+A wheel that is named is a release: its dependencies have the versions of constraints.txt, and its kernels are
+compiled. Otherwise the wheel is built, its dependencies have the newest versions, and kernels that were
+compiled here are copied; tests/test_kernel_cache.py has users without rights compile them. Each environment
+holds these, nothing else. The folder is empty, there is no home folder, and where this runs as root the
+commands do not, if another user can run this Python.
 """
 
 import os
@@ -29,15 +31,22 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="fedboost-wheel-") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", name, str(ROOT)])
-        (wheel,) = folder.glob("*.whl")
-        for number, python in enumerate(sys.argv[1:] or [sys.executable]):
+        released = [Path(word) for word in sys.argv[1:] if word.endswith(".whl")]
+        pythons = [word for word in sys.argv[1:] if not word.endswith(".whl")]
+        if not released:
+            build = ["pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", name, str(ROOT)]
+            run([sys.executable, "-m", *build])
+        (wheel,) = released or folder.glob("*.whl")
+        versions = ["--constraint", str(ROOT / "constraints.txt")] if released else []
+        for number, python in enumerate(pythons or [sys.executable]):
             begin = time.monotonic()
             environment = folder / f"env-{number}"
             run([python, "-m", "venv", str(environment)])
             version = output([str(environment / "bin" / "python"), "--version"])
-            run([str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", str(wheel)])
-            copy_kernels(environment / "bin" / "python")
+            pip = [str(environment / "bin" / "python"), "-m", "pip"]
+            run([*pip, "install", "--quiet", *versions, str(wheel)])
+            if not released:
+                copy_kernels(environment / "bin" / "python")
             installed = time.monotonic()
             try_readme(environment / "bin", folder / f"empty-{number}")
             seconds = f"{installed - begin:.0f} s to install, {time.monotonic() - installed:.0f} s to run"

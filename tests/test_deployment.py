@@ -287,10 +287,11 @@ def littered(tmp_path):
 
 def test_images_get_the_package_and_nothing_of_a_site(littered):
     others = (".git/config", "tests/test_sdk.py", "party/party.toml", "model.json", ".venv/bin/python")
-    for name in (*others, "fedboost/cli/keys.py"):
+    wanted = {"fedboost/cli/keys.py", "constraints.txt", "dist/fedboost-1.0.cdx.json"}
+    for name in (*others, *wanted, "dist/fedboost-1.0.tar.gz", "examples/constraints.txt"):
         (littered / name).parent.mkdir(parents=True, exist_ok=True)
         (littered / name).touch()
-    assert build_context(littered) == {"fedboost/cli/keys.py"}
+    assert build_context(littered) == wanted
 
 
 def test_images_get_the_whole_package():
@@ -298,7 +299,8 @@ def test_images_get_the_whole_package():
         path for folder in ("fedboost", "examples") for path in (ROOT / folder).rglob("*") if path.is_file()
     ]
     wanted = {str(path.relative_to(ROOT)) for path in paths if "__pycache__" not in path.parts}
-    assert build_context(ROOT) == wanted | {"pyproject.toml", "README.md", "LICENSE"}
+    seen = {name for name in build_context(ROOT) if not name.startswith("dist/")}  # the SBOM, if it was built
+    assert seen == wanted | {"pyproject.toml", "README.md", "LICENSE", "constraints.txt"}
 
 
 @pytest.mark.skipif(not shutil.which("git"), reason="needs git")

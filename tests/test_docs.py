@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import xgboost
 from consortium import installed
 from pages import write_command
 from processes import free_port
@@ -262,6 +263,25 @@ def test_the_python_of_the_page_on_what_comes_before_and_after(demo_tables, caps
     (code,) = blocks(ROOT / "docs" / "lifecycle.md", "python")
     exec(compile(code, "lifecycle.md", "exec"), {})
     assert capsys.readouterr().out.startswith("427 [13.25, 13.49")
+
+
+@pytest.mark.slow
+def test_the_page_for_users_of_other_programs(demo_tables):
+    """Its job runs, XGBoost loads the model, and what the maps name is a key of terms or of a site's file."""
+    page = ROOT / "docs" / "coming-from.md"
+    (code,) = blocks(page, "python")
+    names: dict[str, Any] = {}
+    exec(compile(code, page.name, "exec"), names)
+    assert read_terms(Path("terms.toml")).digest == names["terms"].digest
+    rounds = xgboost.Booster(model_file="model.json").num_boosted_rounds()
+    assert 0 < rounds == len(fb.Model.load("model.json").booster.trees) <= 20
+    known = {*re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/terms.md").read_text(), re.MULTILINE)}
+    known |= {"aggregator", "keys", "data"}
+    maps = page.read_text().split("## XGBoost's plugin")[1].split("## What differs")[0]
+    cells = [row.split("|")[2] for row in maps.splitlines() if row.startswith("| ")]
+    told = {word for cell in cells for word in re.findall(r"`([a-z_]+)[`\s]", cell)} - {"fedboost", "masked"}
+    assert len(told) > 25
+    assert told <= known
 
 
 @pytest.mark.slow

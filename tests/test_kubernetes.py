@@ -202,7 +202,7 @@ def test_kustomize_builds_them(folder):
     assert config == documents["ConfigMap"]["metadata"]["name"]
     if folder == "example":
         (image,) = {c["image"] for c in documents["Deployment"]["spec"]["template"]["spec"]["containers"]}
-        assert image == "registry.example.org/fedboost-party:0.1.0"
+        assert image == f"registry.example.org/fedboost-party:{fb.__version__}"
         assert documents["NetworkPolicy"]["spec"]["egress"][1]["to"]
         assert "fed.example.org" in documents["ConfigMap"]["data"]["party.toml"]
 

@@ -28,6 +28,7 @@ from fedboost.runtime.site.audit import read_log
 from fedboost.runtime.site.backup import init_memory
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.tasks import terms_to_toml
+from fedboost.version import VERSION
 from fedboost.views import aggregator
 from fedboost.wire.messages import (
     CheckReply,
@@ -283,7 +284,7 @@ async def test_a_site_believes_no_check_that_no_analyst_signed(tmp_path, bundles
 async def test_terms_of_another_version_are_a_reason(tmp_path):
     async with asked(tmp_path / "one", None, {"north": ANYTHING}) as one:
         found = one.nodes["north"]._reviewer.objections(Review(1, '{"new": 1}'))
-    assert found.reasons[0].startswith("its fedboost version, 0.1.0, does not support these terms: ")
+    assert found.reasons[0].startswith(f"its fedboost version, {VERSION}, does not support these terms: ")
 
 
 async def test_a_person_is_not_asked(tmp_path):

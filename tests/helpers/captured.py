@@ -15,6 +15,7 @@ from fedboost.runtime.local import simulation
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import Result
 from fedboost.terms.terms import Terms
+from fedboost.version import VERSION
 from fedboost.wire import codec
 from fedboost.wire.messages import (
     CheckReply,
@@ -127,9 +128,9 @@ def outside_of_sessions() -> dict[str, tuple[bytes, ...]]:
         SessionState.RUNNING, "session-1", "marie", "ab" * 32, "boosting", "masked", 3, 50, 1_700_000_000,
         ("p0", "p1"), ("p1",),
     )  # fmt: skip
-    members = [Member("party", "p0", 1, 1, "0.1.0"), Member("party", "p1"), Member("analyst", "marie", 1, 1)]
+    members = [Member("party", "p0", 1, 1, VERSION), Member("party", "p1"), Member("analyst", "marie", 1, 1)]
     waits = replace(session, state=SessionState.WAITING, name="", done=0)
-    statuses = [Status("0.1.0", 1, 2, tuple(members[:n]), (session, waits)[:n], others=n) for n in range(4)]
+    statuses = [Status(VERSION, 1, 2, tuple(members[:n]), (session, waits)[:n], others=n) for n in range(4)]
     numbered = [Objections(n, *sentences) if n else Objections(n) for n in range(4)]
     return {
         "check_request": tuple(encode_check_request(CheckRequest(text, request)) for text in texts),

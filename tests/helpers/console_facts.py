@@ -4,6 +4,7 @@ be markup."""
 import math
 
 from fedboost.results.session import AggregatorState, EndedSession, LiveSession
+from fedboost.version import VERSION
 from fedboost.wire.messages import Member, SessionState, SessionStatus, Status
 
 SITES, ROUNDS = 186, 200
@@ -55,10 +56,10 @@ def ended(number=0, reason=""):
 def facts(rounds=ROUNDS // 2):
     """All of it."""
     members = [
-        Member("party", name, 0 if name in AWAY else NOW - 5000, NOW - 60 * place, "0.1.0")
+        Member("party", name, 0 if name in AWAY else NOW - 5000, NOW - 60 * place, VERSION)
         for place, name in enumerate(NAMES)
     ]
-    members.append(Member("analyst", "marie", NOW - 30, NOW - 30, "0.1.0"))
+    members.append(Member("analyst", "marie", NOW - 30, NOW - 30, VERSION))
     sessions = session(), session(SessionState.WAITING, "", AWAY)
     live = LiveSession.of(
         session(),
@@ -72,4 +73,4 @@ def facts(rounds=ROUNDS // 2):
         slowest=(NAMES[7], 321, 12.5),
     )
     over = [ended(1), ended(2, f"party {NAMES[4]} left: {ODD} " + "and more " * 30)]
-    return AggregatorState(Status("0.1.0", NOW - 9000, NOW, tuple(members), sessions), live, over)
+    return AggregatorState(Status(VERSION, NOW - 9000, NOW, tuple(members), sessions), live, over)
