@@ -219,6 +219,21 @@ def test_a_party_that_reads_its_own_log_keeps_the_locks_of_its_store(site):
     assert len(approved_in(config)) == 1
 
 
+def test_a_party_may_write_its_first_entry_while_its_memory_is_checked(site, monkeypatch):
+    config, parties_of = read_party(site), store_file.parties_of
+    with Running(site) as running:
+
+        def then_one_more(file):
+            found = parties_of(file)
+            monkeypatch.undo()
+            running.answer(running.begin("s", AGREED), "s", 1)
+            return found
+
+        monkeypatch.setattr(store_file, "parties_of", then_one_more)
+        approve_at(config, terms(THREE, protection="masked"))
+    assert len(approved_in(config)) == 1
+
+
 # ---- processes killed -------------------------------------------------------------------------------
 
 
