@@ -70,7 +70,8 @@ def _opened(server: Server, first: tuple[str, int]) -> Found:
         elif fault is not None and fault.code in ("proxy-login", "proxy-refuses"):
             yield fault.code, fault.reason
         else:
-            yield "tcp-refused" if isinstance(error, ConnectionRefusedError) else "tcp-silent", str(error)
+            refused = isinstance(error, ConnectionRefusedError)
+            yield "tcp-refused" if refused else "tcp-silent", error.strerror or str(error)
 
 
 def _secured(server: Server, bundle: Bundle) -> Found:
