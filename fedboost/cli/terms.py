@@ -12,6 +12,7 @@ from fedboost.errors import ConfigError
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.site import MAX_SPLITS, splits_by
 from fedboost.results.check import Checked, Oddity
+from fedboost.results.network import OK
 from fedboost.runtime import signed_model
 from fedboost.runtime.analyst import connect
 from fedboost.runtime.config import check_address, choose_keys
@@ -23,6 +24,8 @@ from fedboost.runtime.data.locations import is_remote, local_files, shown
 from fedboost.runtime.data.table import dense_of, read_table
 from fedboost.runtime.data.values import column_of, listing
 from fedboost.runtime.files import check_writable, write_atomically
+from fedboost.runtime.net.diagnosis import follow
+from fedboost.runtime.net.routes import Server
 from fedboost.runtime.site.approval import approval_of, review
 from fedboost.runtime.site.config import PartyConfig, read_party
 from fedboost.runtime.site.policy import COMMAND, MIN_ROWS_PER_BIN, Policy
@@ -34,7 +37,7 @@ from fedboost.terms.terms import Terms
 from fedboost.views import aggregator as text
 from fedboost.views.approval import summary
 from fedboost.views.results import check as checked_table
-from fedboost.views.results import notices
+from fedboost.views.results import notices, way
 from fedboost.views.words import counted, delimited
 
 TERMS_EPILOG = (
@@ -311,7 +314,9 @@ def preflight(
 
 CHECK_EPILOG = (
     "Example: fedboost check north.csv --label diagnosis\n\n"
-    "Example: fedboost check --config party.toml --terms terms.toml"
+    "Example: fedboost check --config party.toml --terms terms.toml\n\n"
+    "Example: fedboost check --network --config party.toml\n\n"
+    "Example: fedboost check --network --aggregator fed.example.org:7070 --keys keys/marie"
 )
 ODD = 1  # exit code if a finding would prevent or harm training
 
@@ -330,10 +335,25 @@ def check(
         typer.Option(help="Party that the table belongs to, if parties hold different columns."),
     ] = None,
     exclude: common.Exclude = None,
+    network: Annotated[
+        bool, typer.Option("--network", help="Check the way to the aggregator instead.")
+    ] = False,
+    aggregator: common.SomeAggregator = None,
+    keys: common.Keys = None,
+    idle: Annotated[int, typer.Option(help="Seconds to watch a silent connection.", min=0)] = 70,
     json: common.Json = False,
 ) -> None:
-    """Check a table for problems that would prevent or harm training. Each finding includes a remedy. Exits
-    with code 1 if there is an error or a warning, else with code 0."""
+    """Check a table for problems that would prevent or harm training, or the network. Each finding includes a
+    remedy. Exits with code 1 if there is an error or a warning, else with code 0."""
+    of_table = {"--label": label, "--terms": terms, "--party": party, "--exclude": exclude, table: table}
+    of_network = {"--aggregator": aggregator, "--keys": keys}
+    for name in (name for name, value in (of_table if network else of_network).items() if value is not None):
+        raise ConfigError(
+            "option-conflict", f"{name} {'cannot be combined with' if network else 'requires'} --network"
+        )
+    if network:
+        _check_network(config, aggregator, keys, idle, json)
+        return
     exclude = exclude or []
     if table is None and config is None:
         raise ConfigError(
@@ -379,6 +399,27 @@ def check(
     with unless_nobody_reads():
         show(json, result.lines, checked_table(result))
     if result.is_serious:
+        raise typer.Exit(ODD)
+
+
+def _check_network(
+    config: Path | None, aggregator: str | None, keys: Path | None, idle: int, json: bool
+) -> None:
+    given = [value is not None for value in (config, aggregator, keys)]
+    if given == [True, False, False] and config:
+        site = read_party(config, holds_rows=None)
+        servers, bundle = site.servers, choose_keys(site.keys, "party", site.aggregator[0], False)
+    elif given == [False, True, True] and aggregator:
+        address = check_address(aggregator, "--aggregator")
+        servers, bundle = (Server(address),), choose_keys(keys, "analyst", address, False)
+    else:
+        raise ConfigError("option-missing", "--network requires either --config, or --aggregator and --keys")
+    assert bundle is not None
+    ways = {str(server): follow(server, bundle, idle, notice) for server in servers}
+    for server, steps in ways.items():
+        with unless_nobody_reads():
+            show(json, steps, way(server, steps))
+    if any(step["severity"] != OK for steps in ways.values() for step in steps):
         raise typer.Exit(ODD)
 
 

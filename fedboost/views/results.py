@@ -870,6 +870,20 @@ def check(table: Checked) -> page.Document:
     return page.Document("Check of a table", rows, blocks, "the table")
 
 
+def way(server: str, steps: Sequence[Mapping[str, Any]]) -> page.Document:
+    """The steps of the way to a server, e.g. "the aggregator at HOST:PORT"."""
+    worst = {step["severity"] for step in steps}
+    said = f"The way to {server} is {'closed' if ERROR in worst else 'open'}"
+    state: page.State = "bad" if ERROR in worst else "unclear" if WARNING in worst else "good"
+    names = {"tcp": "TCP", "tls": "TLS", "http2": "HTTP/2", "idle": "idle time"}
+    entries = []
+    for step in steps:
+        name = step["role"] if step["step"] == "server" else names.get(step["step"], step["step"])
+        entries.append((name, f"{step['severity']}: {step['sentence']}"))
+        entries += [("", f"-> {step['advice']}")] * bool(step["advice"])
+    return page.Document("Check of the network", said, [page.Verdict(said, state), page.Entries(entries)])
+
+
 def _entries(oddities: Iterable[Oddity]) -> Iterator[tuple[str, str]]:
     for oddity, others in by_kind(oddities):
         yield oddity.severity, f"{delimited(oddity.column)}: {oddity.sentence}"

@@ -5,12 +5,18 @@ import itertools
 import ssl
 from base64 import b64decode
 from contextlib import asynccontextmanager, suppress
+from urllib.parse import quote
 
+from pydantic import SecretStr
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import serve
 from websockets.exceptions import ConnectionClosed
 
 PASSWORD = "s%3cret p@ss/"
+
+
+def login(place, password=PASSWORD):
+    return SecretStr(f"http://user:{quote(password, safe='')}@{place}")
 
 
 async def pump(reader, writer):

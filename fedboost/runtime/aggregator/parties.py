@@ -573,7 +573,7 @@ def trust_of(bundle: Bundle | None) -> Trust | None:
 
 
 SERVICE = "grpc.health.v1.Health"
-CHECK = f"/{SERVICE}/Check"
+CHECK, WATCH = f"/{SERVICE}/Check", f"/{SERVICE}/Watch"
 SERVING, NOT_SERVING, UNKNOWN = b"\x08\x01", b"\x08\x02", b"\x08\x03"
 """Encoded HealthCheckResponse: field 1, the status."""
 _NAMED = channel.SERVICE.encode()

@@ -85,7 +85,7 @@ def tls_fault(server: Server, bundle: Bundle) -> TlsFault | None:
         identify(bundle.certificate, bundle.roots, now, bundle.denied)
     except PeerError as error:
         return TlsFault(f"{ours}: {error}")
-    context, address = _dialling(bundle), server.address
+    context, address = dialling(bundle), server.address
     hangs_up = TlsFault(
         f"the server at {address} closes connections before the TLS handshake: it may be an aggregator that "
         f"has reached its connection limit, or not an aggregator",
@@ -108,7 +108,7 @@ def tls_fault(server: Server, bundle: Bundle) -> TlsFault | None:
             if _is_taken(secured):
                 return None
     except ssl.SSLCertVerificationError as error:
-        return TlsFault(f"the certificate of {server} {_certificate_fault(error, server)}")
+        return TlsFault(f"the certificate of {server} {certificate_fault(error, server)}")
     except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
         return server.tunnel_fault or hangs_up
     except ssl.SSLError:
@@ -137,7 +137,8 @@ def _is_taken(secured: ssl.SSLSocket) -> bool:
         return False
 
 
-def _dialling(bundle: Bundle) -> ssl.SSLContext:
+def dialling(bundle: Bundle) -> ssl.SSLContext:
+    """Return the TLS of a client, for Python."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # an intermediate may be trusted like a root
@@ -148,21 +149,22 @@ def _dialling(bundle: Bundle) -> ssl.SSLContext:
     return context
 
 
-# OpenSSL, x509_vfy.h
-_NOT_YET, _EXPIRED = 9, 10
-_UNTRUSTED = (2, 7, 18, 19, 20, 21)
-_UNFIT = (26, 62, 79)
+CAUSES = dict.fromkeys((2, 7, 18, 19, 20, 21), "consortium") | dict.fromkeys((26, 62, 64, 79), "unfit")
+CAUSES |= {9: "not-yet", 10: "expired"}
+"""OpenSSL's code of a fault of a certificate (x509_vfy.h) -> what it means."""
 
 
-def _certificate_fault(error: ssl.SSLCertVerificationError, server: Server) -> str:
-    if error.verify_code in _UNTRUSTED:
+def certificate_fault(error: ssl.SSLCertVerificationError, server: Server) -> str:
+    """Return what is wrong with a server's certificate, as the end of a sentence."""
+    cause = CAUSES.get(error.verify_code)
+    if cause == "consortium":
         compare = "compare the fingerprints that `fedboost keys show` prints on both machines"
         return f"belongs to another consortium; {compare}"
-    if error.verify_code == _EXPIRED:
+    if cause == "expired":
         return f"has expired; it needs a new bundle from `fedboost keys {server.role}`"
-    if error.verify_code == _NOT_YET:
+    if cause == "not-yet":
         return "is not valid yet; check this machine's clock"
-    if error.verify_code in _UNFIT:
+    if cause == "unfit":
         if server.adder:
             return f"is not for adder {server.adder!r}; correct `through` in the site's file, or --adder"
         return (

@@ -110,11 +110,12 @@ class Server(NamedTuple):
         """Open a TCP connection to the server, by its proxy if it has one, or to the relay of a tunnel.
         patience: seconds to wait. Raises OSError."""
         if not self.scheme:
-            return _connect(self, patience)
+            return open_way(self, patience)
         return socket.create_connection(Server(relay_to(self).address).place, patience)
 
 
-def _connect(server: Server, patience: float = _PATIENCE) -> socket.socket:
+def open_way(server: Server, patience: float = _PATIENCE) -> socket.socket:
+    """Open a TCP connection to the server or to what takes its tunnels. Raises OSError."""
     proxy = urlsplit(server.proxy_url)
     if not proxy.hostname:
         return socket.create_connection(server.place, patience)
@@ -126,7 +127,7 @@ def _connect(server: Server, patience: float = _PATIENCE) -> socket.socket:
     return line.sock
 
 
-def _context(server: Server) -> ssl.SSLContext | None:
+def tls_of(server: Server) -> ssl.SSLContext | None:
     """TLS of the tunnel itself, if it has any."""
     if server.scheme not in ("wss", "grpcs"):
         return None
@@ -157,8 +158,8 @@ def obstacle(server: Server, error: Exception) -> TlsFault | None:
 def _look(server: Server) -> Exception | None:
     """Return what goes wrong before the first byte of a tunnel is sent, if anything."""
     try:
-        context = _context(server)
-        with _connect(server) as opened:
+        context = tls_of(server)
+        with open_way(server) as opened:
             if context is not None:
                 context.wrap_socket(opened, server_hostname=server.place[0]).close()
     except (OSError, ConfigError) as error:
@@ -195,14 +196,21 @@ def _fault(server: Server, error: Exception, status: int, details: str) -> Confi
     return ConfigError("tunnel-failed", f"no tunnel of an aggregator can be opened at {address}: {why}")
 
 
-def _issuer(server: Server) -> str:
-    """Return who issued the certificate that a tunnel's TLS presents."""
+def presented(server: Server, name: str) -> tuple[x509.Certificate, str | None]:
+    """Return the certificate that is presented at a server's address, unchecked, and the protocol that is
+    agreed on. name: DNS name to ask for. Raises OSError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with contextlib.suppress(OSError, ValueError), _connect(server) as opened:
-        with context.wrap_socket(opened, server_hostname=server.place[0]) as secured:
-            presented = x509.load_der_x509_certificate(secured.getpeercert(binary_form=True) or b"")
-        return repr(quoted(presented.issuer.rfc4514_string()))
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    with open_way(server) as opened, context.wrap_socket(opened, server_hostname=name) as secured:
+        certificate = x509.load_der_x509_certificate(secured.getpeercert(binary_form=True) or b"")
+        return certificate, secured.selected_alpn_protocol()
+
+
+def _issuer(server: Server) -> str:
+    """Return who issued the certificate that a tunnel's TLS presents."""
+    with contextlib.suppress(OSError, ValueError):
+        return repr(quoted(presented(server, server.place[0])[0].issuer.rfc4514_string()))
     return "an unknown authority"
 
 
@@ -273,8 +281,8 @@ def _by_websocket(server: Server, opened: socket.socket) -> Iterator[bytes]:
     import websockets.sync.client  # slow to import
 
     # No pings: the connection inside has its own, which pass through the tunnel.
-    how: dict[str, Any] = {"ssl": _context(server), "compression": None, "ping_interval": None}
-    how |= {"sock": _connect(server), "open_timeout": _PATIENCE, "close_timeout": 1.0}
+    how: dict[str, Any] = {"ssl": tls_of(server), "compression": None, "ping_interval": None}
+    how |= {"sock": open_way(server), "open_timeout": _PATIENCE, "close_timeout": 1.0}
     with (
         websockets.sync.client.connect(server.address, **how) as tunnel,
         contextlib.suppress(websockets.ConnectionClosed),
@@ -297,7 +305,7 @@ def _by_grpc(server: Server, opened: socket.socket) -> Iterator[bytes]:
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     by = ("grpc.http_proxy", proxy) if proxy else ("grpc.enable_http_proxy", 0)
     options = [by, ("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
-    if (context := _context(server)) is None:
+    if (context := tls_of(server)) is None:
         channel = grpc.insecure_channel(target, options)
     else:
         roots = "".join(map(ssl.DER_cert_to_PEM_cert, context.get_ca_certs(binary_form=True)))
