@@ -144,7 +144,7 @@ def check_consortium(compose):
     assert model.protection == "masked"
     kept = [(compose.folder / "memory" / name).iterdir() for name in SITES]
     assert [{file.name for file in files} for files in kept] == [
-        {"memory.sqlite", f"{name}.counter", f"{name}.lock"} for name in SITES
+        {"memory.sqlite", f"{name}.counter", f"{name}.counter-lock", f"{name}.lock"} for name in SITES
     ]
 
 

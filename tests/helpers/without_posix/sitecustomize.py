@@ -1,5 +1,5 @@
 """Takes away the modules, functions and signals that Windows lacks, before anything else is imported, in a
-process whose PYTHONPATH has this folder. What numpy and asyncio use because they see Linux stays."""
+process whose PYTHONPATH has this folder. What libraries use because they see Linux stays."""
 
 import asyncio
 import os
@@ -21,7 +21,6 @@ OF_OS = (
         "O_SYNC",
         "chown",
         "chroot",
-        "fchmod",
         "fchown",
     ),
     *("fdatasync", "fork", "forkpty", "fstatvfs", "getegid", "geteuid", "getgid", "getgroups", "getloadavg"),
