@@ -23,20 +23,29 @@ if TYPE_CHECKING:
     from fedboost.runtime.net.keys import Bundle
 
 
-_ADDRESS = re.compile(r"(\[[^][/\s]*:[^][/\s]*\]|[^][/:\s]+):(?P<port>[0-9]{1,5})")
+_ADDRESS = re.compile(r"(?P<host>\[[^][/\s]*:[^][/\s]*\]|[^][@/:?#\s]+):(?P<port>[0-9]{1,5})")
 """Pattern of HOST:PORT. An IPv6 host must be in brackets, because its colons would be ambiguous."""
 
 
 def require_address(value: str) -> str:
     """Return `value` if it has the form HOST:PORT. Raises ValueError if not."""
     parts = _ADDRESS.fullmatch(value)
-    if parts is None or not value.isprintable() or int(parts["port"]) > 65535:
-        raise ValueError(f"{value!r} is not an address; write HOST:PORT, e.g. localhost:7070")
+    if parts is None or not value.isprintable() or int(parts["port"]) > 65535 or not _is_host(parts["host"]):
+        what = "this" if "@" in value else repr(value)  # a password may be before the @
+        raise ValueError(f"{what} is not an address; write HOST:PORT, e.g. localhost:7070")
     return value
 
 
-_TUNNEL = re.compile(r"(wss?://[^][@/:\s]+|wss?://\[[^][@/\s]+\])(:[0-9]{1,5})?(/[^\s?#]*)?")
-_GRPC_TUNNEL = re.compile(r"(grpcs?://[^][@/:\s]+|grpcs?://\[[^][@/\s]+\])(:[0-9]{1,5})?/?")
+def _is_host(host: str) -> bool:
+    """Return whether this is an IPv6 address in brackets, or a name that can be looked up."""
+    try:
+        return bool(ipaddress.IPv6Address(host[1:-1]) if host[0] == "[" else host.encode("idna"))
+    except ValueError:
+        return False
+
+
+_TUNNEL = re.compile(r"wss?://([^][@/:?#\s]+|\[[^][@/\s]+\])(:[0-9]{1,5})?(/[^\s?#]*)?")
+_GRPC_TUNNEL = re.compile(r"grpcs?://([^][@/:?#\s]+|\[[^][@/\s]+\])(:[0-9]{1,5})?/?")
 """Patterns of the address of a tunnel. A tunnel over gRPC has no path of its own."""
 
 
@@ -44,7 +53,8 @@ def require_dialable(value: str) -> str:
     """Return `value` if it is a HOST:PORT to connect to, or the address of a tunnel. Raises ValueError if
     not, e.g. for port 0."""
     tunnel = _TUNNEL.fullmatch(value) or _GRPC_TUNNEL.fullmatch(value)
-    if tunnel and value.isprintable() and 0 < int((tunnel[2] or ":1")[1:]) <= 65535:
+    port = int(((tunnel and tunnel[2]) or ":1")[1:])
+    if tunnel and value.isprintable() and 0 < port <= 65535 and _is_host(tunnel[1]):
         return value
     if require_address(value).rpartition(":")[2].strip("0") == "":
         raise ValueError(
@@ -53,14 +63,20 @@ def require_dialable(value: str) -> str:
     return value
 
 
-_PROXY = re.compile(r"http://([^][@/:\s]+:[^][@/:\s]*@)?([^][@/:\s]+|\[[^][@/\s]+\])(:[0-9]{1,5})?/?")
+_PROXY = re.compile(
+    r"http://([^][@/:?#\\\s]+:[^][@/:?#\\\s]*@)?(?P<host>[^][@/:?#\\\s]+|\[[^][@/\s]+\])(:(?P<port>[0-9]{1,5}))?/?"
+)
 
 
 def require_proxy(value: object) -> SecretStr:
     """Return a proxy's URL as a secret. Raises ValueError, without the URL, which may contain a password."""
     text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
-    if not _PROXY.fullmatch(text):
-        raise ValueError("a proxy is http://HOST:PORT or http://USER:PASSWORD@HOST:PORT; write %40 for @")
+    parts = _PROXY.fullmatch(text)
+    if not parts or not text.isascii() or int(parts["port"] or 1) > 65535 or not _is_host(parts["host"]):
+        raise ValueError(
+            "a proxy is http://HOST:PORT or http://USER:PASSWORD@HOST:PORT; write other characters than "
+            "letters and digits in percent, e.g. %40 for @"
+        )
     return SecretStr(text)
 
 

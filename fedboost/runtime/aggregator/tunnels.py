@@ -10,14 +10,16 @@ Raises: ConfigError if the process cannot listen on an address, or a TLS file is
 import asyncio
 import logging
 import ssl
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import grpc
 from websockets.asyncio.server import serve
 
 from fedboost.errors import ConfigError
-from fedboost.runtime.aggregator.limits import SERVER_OPTIONS, Connections, Refusals
+from fedboost.runtime.aggregator.limits import SERVER_OPTIONS, UNREAD_SECONDS, Connections, Refusals
 from fedboost.runtime.config import TunnelsConfig
 from fedboost.runtime.files import file_errors
 from fedboost.runtime.net.routes import CARRY, PIECE
@@ -45,12 +47,13 @@ class Tunnels:
         self.addresses: dict[str, str] = {}
         """Kind of tunnel -> address HOST:PORT at which it arrives."""
         self._port = port
-        self._most = connections // CONNECTIONS_PER_TUNNEL
+        kinds = sum(address is not None for address in (config.websocket, config.grpc))
+        self._most = connections // (CONNECTIONS_PER_TUNNEL * kinds)
         self._refusals = refusals
         self._files: set[int] = set()
         """File descriptors of open WebSockets."""
-        self._peers: set[str] = set()
-        """Peers of open calls, as named by gRPC."""
+        self._peers: Counter[str] = Counter()
+        """Number of open calls of each peer, as named by gRPC: a load balancer sends many on a connection."""
         self._watches = [Connections(port, refusals)]
         self._listener: Listener | None = None
         self._websockets: Any = None
@@ -115,25 +118,31 @@ class Tunnels:
         self._websockets = await serve(self._take_websocket, sock=listener, ssl=context, **how)
 
     def look(self, calling: list[str], now: float) -> None:
-        """Close connections and tunnels without a call, if there are too many. calling: as for
-        `Connections.look`."""
+        """Close connections and tunnels without a call, if there are too many, and WebSockets that read none
+        of the answers to their pings. calling: as for `Connections.look`."""
         for watch in self._watches:
             watch.look([*calling, *self._peers], now)
+        for tunnel in self._websockets.all_connections if self._websockets is not None else ():
+            if tunnel.transport.get_write_buffer_size() > 2 * MAX_PIECE:
+                tunnel.transport.abort()
 
     async def stop(self) -> None:
         """Close all tunnels."""
         if self._websockets is not None:
             self._websockets.close()
+            for tunnel in [*self._websockets.all_connections]:
+                tunnel.transport.abort()  # it may not read
             await self._websockets.wait_closed()
         if self._server is not None:
             await self._server.stop(0)
 
     async def _take_call(self, requests: AsyncIterator[bytes], context: Any) -> None:
-        self._peers.add(peer := context.peer())
+        self._peers[peer := context.peer()] += 1
         try:
             await self._carry(requests, context.write)
         finally:
-            self._peers.discard(peer)
+            self._peers[peer] -= 1
+            self._peers += Counter()  # drops those without calls
 
     async def _take_websocket(self, tunnel: Any) -> None:
         async def pieces() -> AsyncIterator[bytes]:
@@ -143,8 +152,11 @@ class Tunnels:
         self._files.add(file := tunnel.transport.get_extra_info("socket").fileno())
         try:
             await self._carry(pieces(), tunnel.send)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(tunnel.close(), OPEN_SECONDS)
         finally:
             self._files.discard(file)
+            tunnel.transport.abort()  # if it still does not read
 
     async def _carry(self, pieces: AsyncIterator[bytes], send: Callable[[bytes], Awaitable[None]]) -> None:
         """Carry one connection until either side ends it."""
@@ -152,7 +164,7 @@ class Tunnels:
 
         async def back() -> None:
             while piece := await reader.read(PIECE):
-                await send(piece)
+                await asyncio.wait_for(send(piece), UNREAD_SECONDS)
 
         async def forth() -> None:
             async for piece in pieces:

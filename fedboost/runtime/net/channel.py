@@ -293,8 +293,8 @@ def dial(server: Server, bundle: Bundle | None, over: Any = grpc.aio) -> Any:
     """
     target, options = server.target
     options += CLIENT_OPTIONS
-    if bundle is None:
-        return over.insecure_channel(target, options=options)
+    if bundle is None:  # which must not leave this machine
+        return over.insecure_channel(target, options=[*CLIENT_OPTIONS, ("grpc.enable_http_proxy", 0)])
     options.append(("grpc.ssl_target_name_override", server.dns_name))
     return over.secure_channel(target, channel_credentials(bundle), options=options)
 

@@ -30,6 +30,7 @@ from pydantic import SecretStr
 
 from fedboost.errors import ConfigError, quoted
 from fedboost.privacy.identity import SERVER_NAME, server_name
+from fedboost.runtime.config import require_proxy
 from fedboost.runtime.files import file_errors
 
 CARRY = "/fedboost.wire.v1.Tunnel/Carry"
@@ -77,7 +78,7 @@ class Server(NamedTuple):
     @property
     def scheme(self) -> str:
         """Scheme of a tunnel's address, or an empty string."""
-        return self.address.rpartition("://")[0]
+        return self.address.partition("://")[0] if "://" in self.address else ""
 
     @property
     def place(self) -> tuple[str, int]:
@@ -91,15 +92,20 @@ class Server(NamedTuple):
         if self.proxy is not None:
             return self.proxy.get_secret_value()
         found = urllib.request.getproxies().get("https", "")
-        bypassed = urllib.request.proxy_bypass("{}:{}".format(*self.place))
-        return found if found.startswith("http://") and not bypassed else ""
+        if not found.startswith("http://") or urllib.request.proxy_bypass("{}:{}".format(*self.place)):
+            return ""
+        try:
+            return require_proxy(found).get_secret_value()
+        except ValueError as error:
+            raise ConfigError("address-invalid", f"environment variable https_proxy: {error}") from None
 
     @property
     def target(self) -> tuple[str, list[tuple[str, Any]]]:
         """Address that gRPC dials, and options. A tunnel's is that of its relay."""
-        if not self.scheme:
-            return self.address, [("grpc.http_proxy", self.proxy_url)] if self.proxy else []
-        return relay_to(self).address, [("grpc.enable_http_proxy", 0)]
+        # gRPC would read other variables of the environment than the rest of fedboost does.
+        if not self.scheme and (proxy := self.proxy_url):
+            return self.address, [("grpc.http_proxy", proxy)]
+        return relay_to(self).address if self.scheme else self.address, [("grpc.enable_http_proxy", 0)]
 
     @property
     def tunnel_fault(self) -> TlsFault | None:
@@ -122,8 +128,12 @@ def open_way(server: Server, patience: float = _PATIENCE) -> socket.socket:
     pair = f"{unquote(proxy.username or '')}:{unquote(proxy.password or '')}".encode()
     login = {"Proxy-Authorization": f"Basic {b64encode(pair).decode()}"} if proxy.username else {}
     line = http.client.HTTPConnection(proxy.hostname, proxy.port or 80, timeout=patience)
-    line.set_tunnel(*server.place, login)
-    line.connect()
+    host, port = server.place
+    try:
+        line.set_tunnel(f"[{host}]" if ":" in host else host.encode("idna").decode(), port, login)
+        line.connect()
+    except (http.client.HTTPException, ValueError):
+        raise OSError("what the proxy answers is not HTTP") from None
     return line.sock
 
 
@@ -139,6 +149,8 @@ def tls_of(server: Server) -> ssl.SSLContext | None:
 
 
 _STATUS = re.compile(r"(?:connection failed|status): (\d{3})")
+_BUSY = 408, 425, 429
+"""HTTP statuses after which another attempt may succeed, as after those of a server's fault."""
 
 
 def obstacle(server: Server, error: Exception) -> TlsFault | None:
@@ -151,8 +163,10 @@ def obstacle(server: Server, error: Exception) -> TlsFault | None:
     status = int(said[1]) if said else getattr(getattr(error, "response", None), "status_code", 0)
     if (found := _fault(server, error, status, details)) is None:
         return None
-    lasts = isinstance(error, ssl.SSLError) or not isinstance(error, OSError)
-    return TlsFault(str(found), status >= 500 if status else not lasts, found.code)
+    other = isinstance(error, grpc.Call) and error.code() == grpc.StatusCode.UNIMPLEMENTED  # no aggregator
+    lasts = other or isinstance(error, ssl.SSLCertVerificationError | ConfigError)
+    refused = 400 <= status < 500 and status not in _BUSY
+    return TlsFault(str(found), not (refused if status else lasts), found.code)
 
 
 def _look(server: Server) -> Exception | None:
@@ -282,7 +296,10 @@ def _by_websocket(server: Server, opened: socket.socket) -> Iterator[bytes]:
 
     # No pings: the connection inside has its own, which pass through the tunnel.
     how: dict[str, Any] = {"ssl": tls_of(server), "compression": None, "ping_interval": None}
-    how |= {"sock": open_way(server), "open_timeout": _PATIENCE, "close_timeout": 1.0}
+    how |= {"sock": (way := open_way(server)), "open_timeout": _PATIENCE, "close_timeout": 1.0}
+    way.settimeout(None)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # for a server that does not read
+        way.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000)
     with (
         websockets.sync.client.connect(server.address, **how) as tunnel,
         contextlib.suppress(websockets.ConnectionClosed),
@@ -308,8 +325,11 @@ def _by_grpc(server: Server, opened: socket.socket) -> Iterator[bytes]:
     if (context := tls_of(server)) is None:
         channel = grpc.insecure_channel(target, options)
     else:
-        roots = "".join(map(ssl.DER_cert_to_PEM_cert, context.get_ca_certs(binary_form=True)))
-        channel = grpc.secure_channel(target, grpc.ssl_channel_credentials(roots.encode() or None), options)
+        known = context.get_ca_certs(binary_form=True)
+        roots = (
+            server.ca.read_bytes() if server.ca else "".join(map(ssl.DER_cert_to_PEM_cert, known)).encode()
+        )
+        channel = grpc.secure_channel(target, grpc.ssl_channel_credentials(roots or None), options)
     with channel:
         yield from channel.stream_stream(CARRY)(_pieces(opened))
 
