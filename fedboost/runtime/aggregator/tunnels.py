@@ -175,7 +175,7 @@ class Tunnels:
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            writer.transport.abort()  # first: this call may be cancelled again, and the port may not read
             for task in both:
                 task.cancel()
             await asyncio.gather(*both, return_exceptions=True)  # raises nothing: a side has hung up
-            writer.transport.abort()  # it may not read
