@@ -105,6 +105,32 @@ def test_a_proxy_in_a_file_is_checked_and_not_shown(tmp_path):
 # ---- nginx ends TLS ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("password", ["s3c#ret", "s3c?ret", "s3c\\ret", "s3c\uff0fret", "12?34", "a b"])
+def test_a_password_that_is_not_in_percent_is_refused_and_not_shown(password, monkeypatch):
+    url = f"http://user:{password}@localhost:3128"
+    with raised(ConfigError, "address-invalid") as caught:
+        fb.connect("localhost:7070", insecure_loopback=True, proxy=url)
+    monkeypatch.setenv("https_proxy", url)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with raised(ConfigError, "address-invalid") as of_environment:
+        _ = Server("fed.example.org:7070").proxy_url
+    for error in (caught.value, of_environment.value):
+        assert password not in str(error)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("a..b:7070", f"{'a' * 64}:7070", "wss://[zz]", "a?b:7070", "a#b:7070"),
+        *("user:pass@h:7070", "wss://user:pass@h", "grpcs://h/path"),
+    ],
+)
+def test_addresses_that_no_server_has(address):
+    with raised(ConfigError, "address-invalid") as caught:
+        fb.connect(address, insecure_loopback=True)
+    assert "pass@" not in str(caught.value)
+
+
 @needs_nginx
 @pytest.mark.parametrize("behind_a_proxy", [False, True])
 @pytest.mark.parametrize("transport", TUNNELS)
