@@ -259,8 +259,7 @@ def _of_survival(result: Evaluation, label: str) -> Iterator[page.Block]:
     times = sorted({time for name in result.metrics if (time := time_of(name))})
     yield page.Lines(title, [*map(survival_line, shown)], label, "share without an event", ticks=times)
     yield survival_table([*thirds, every], times)
-    shares = [[point.survival for point in every.points if point.time <= time][-1] for time in times]
-    same = ", ".join(f"{share * (1 - share):.2f}" for share in shares)
+    same = ", ".join(f"{share * (1 - share):.2f}" for share in (_survival(every, time) for time in times))
     base = ", with the baseline hazard of these rows" * result.terms.objective.loss.has_risk_sets
     yield page.note(
         "C-index: of two rows, one of which is known to have its event first, how often that one has the "
@@ -285,12 +284,16 @@ def survival_table(curves: Sequence[SurvivalCurve], times: Sequence[float]) -> p
     times = times or known[len(known) // 4 :: -(-len(known) // 4) or 1]
     rows = []
     for each in curves:
-        until = [[point for point in each.points if point.time <= time][-1] for time in times]
         ends = each.points[-1].time
-        at = [f"{p.survival:.0%}" if time <= ends else "…" for p, time in zip(until, times, strict=True)]
+        at = [f"{_survival(each, time):.0%}" if time <= ends else "…" for time in times]
         rows.append((survival_line(each).name, f"{each.rows:,}", f"{each.events:,}", _median(each), *at))
     headings = ["", "rows", "events", "median", *(f"at {amount(time)}" for time in times)]
     return page.Table("Survival by group", headings, rows, folded=False)
+
+
+def _survival(curve: SurvivalCurve, time: float) -> float:
+    """Return the survival at the last point until a time."""
+    return [point.survival for point in curve.points if point.time <= time][-1]
 
 
 def _median(curve: SurvivalCurve) -> str:

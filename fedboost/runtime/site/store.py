@@ -707,13 +707,12 @@ def parties_of(file: sqlite3.Connection) -> list[str]:
 def check_counters(path: Path, file: sqlite3.Connection) -> None:
     """Raise ConfigError if the counter file of any party does not match the store. Another party that shares
     the store may have counted entries that the store has lost."""
-    counted = [(counter, counter.last() or NO_ENTRY) for counter in Counter.others(path, ())]
+    counted = {counter.path: counter.last() or NO_ENTRY for counter in Counter.others(path, ())}
     parties = parties_of(file)  # only now: another process may write the first entry of a party meanwhile
     for party in parties:
         check_counter(path, file, party, may_lack=True)
-    own = {Counter(path, party).path for party in parties}
-    for counter, known in counted:
-        if counter.path not in own and known != NO_ENTRY:
+    for counter in Counter.others(path, parties):
+        if (known := counted.get(counter.path, NO_ENTRY)) != NO_ENTRY:
             raise _older(path, counter, f"entry {known[0]}")
 
 
