@@ -170,9 +170,8 @@ def play(
         if reply is None:
             busy.remove(name)
             continue
-        data = encode_from_party(reply)
-        meter.count(name, sent=len(data))
-        outbox = session.handle(name, decode_from_party(data))
+        meter.count(name, sent=len(encode_from_party(reply)))
+        outbox = session.handle(name, reply)
         for row in meter.rows(session.history):
             if on_round:
                 on_round(row)
@@ -292,14 +291,12 @@ def _deliver(outbox: Outbox, nodes: Mapping[str, _Node], meter: Meter) -> list[s
     """Put messages into the parties' inboxes. Returns the parties to poll for replies: all parties if there
     was a message, otherwise none."""
     # A message to several parties is encoded and decoded once, as sites do not change what they receive.
-    last, data, read = None, b"", None
+    last, size = None, 0
     for name, message in outbox:
         if message is not last:
-            data = encode_to_party(message)
-            last, read = message, decode_to_party(data)
-        assert read is not None
-        meter.count(name, received=len(data))
-        nodes[name].inbox.append(read)
+            last, size = message, len(encode_to_party(message))
+        meter.count(name, received=size)
+        nodes[name].inbox.append(message)
     return list(nodes) if outbox else []
 
 
