@@ -91,8 +91,7 @@ Authorities = Annotated[Path | None, Field(default=None, description=_ABOUT_CA)]
 
 
 def check_address(value: str, source: str) -> str:
-    """Like `require_dialable`, but raises a ConfigError whose message starts with `source`: the setting or
-    option that contains the address."""
+    """`require_dialable`, but with a ConfigError. Its message starts with `source`, a setting or option."""
     try:
         return require_dialable(value)
     except ValueError as error:
@@ -246,8 +245,8 @@ class TunnelsConfig(Frozen):
         return None if self.certificate is None or self.key is None else (self.certificate, self.key)
 
     def _faults(self) -> Iterator[str]:
-        if (self.certificate is None) != (self.key is None):
-            yield "certificate and key belong together; set both or neither"
+        yield from ["set websocket, grpc or both"] * (self.websocket is None and self.grpc is None)
+        yield from ["set certificate and key together"] * ((self.certificate is None) != (self.key is None))
 
 
 class AggregatorConfig(Frozen):

@@ -84,6 +84,10 @@ def test_an_open_way(tmp_path, bundles, transport):
             end = await asyncio.to_thread(fedboost, *arguments)
             assert (end.code, end.err) == (0, "")
             assert all(len(line) < 80 for line in end.out.splitlines())
+            if transport == "direct":
+                for scheme, http2 in {"wss": "http2-unneeded", "grpcs": "http2-ok"}.items():
+                    kinds, _ = await asyncio.to_thread(checked, f"{scheme}://{address}", bundles["north"])
+                    assert kinds == [*OPENED, "tls-own", http2]
 
     in_time(scenario())
 
@@ -164,6 +168,27 @@ def test_proxies(tmp_path, bundles, transport, monkeypatch):
             kinds, facts = await check(address, north)
             assert kinds == ["name-ok", "tcp-refused"]
             assert facts["tcp-refused"]["first"] == place
+
+    in_time(scenario())
+
+
+def test_a_proxy_that_answers_nothing_or_something_else(bundles):
+    async def hangs_up(reader, writer):
+        writer.close()
+
+    async def greets(reader, writer):
+        with closing(writer):
+            writer.write(b"SSH-2.0-OpenSSH_9.2\r\n")
+            await reader.read()
+
+    async def scenario():
+        for take in (holds, hangs_up, greets):
+            async with listening(take) as port:
+                for scheme in ("", "wss://", "grpcs://"):
+                    address, proxy = f"{scheme}fed.example.org:7070", f"http://localhost:{port}"
+                    kinds, facts = await check(address, bundles["north"], proxy=proxy)
+                    assert kinds == ["name-ok", "tcp-ok", "proxy-unreachable"]
+                    assert f"localhost:{port}" in facts["proxy-unreachable"]["sentence"]
 
     in_time(scenario())
 

@@ -107,6 +107,16 @@ def test_addresses_that_are_none(address):
         check_address(address, "here")
 
 
+def test_tunnels_have_an_address_and_both_halves_of_a_certificate(tmp_path):
+    for lines, fault in {
+        "": "set websocket, grpc or both",
+        'grpc = "127.0.0.1:8081"\nkey = "fed.key"\n': "set certificate and key together",
+    }.items():
+        (tmp_path / "aggregator.toml").write_text(f"[tunnels]\n{lines}")
+        with pytest.raises(ConfigError, match=f"aggregator.toml: tunnels: {fault}"):
+            read_aggregator(tmp_path / "aggregator.toml")
+
+
 def test_port_0_is_for_listening_alone(tmp_path):
     with raised(ConfigError, "address-invalid"):
         check_address("localhost:0", "here")

@@ -157,7 +157,7 @@ def accept_restored(config: PartyConfig, of_all_parties: bool = False) -> Begun:
     check_alone(path, config.party, "; stop the party first")
     if not os.path.lexists(path):
         if _counted(config) == NO_ENTRY:
-            raise ConfigError("memory-missing", f"{path}: there is no memory; restore it first")
+            raise ConfigError("memory-missing", f"{path}: there is no memory; restore it, or omit --restored")
         make_file(path, config.rows_name)
     with closing(open_database(path)) as file:
         check_dataset(path, file, config.rows_name)
