@@ -1,6 +1,7 @@
 """`fedboost check --network`: each thing that can close the way to an aggregator is found and named."""
 
 import asyncio
+import gc
 import json
 import socket
 import ssl
@@ -53,6 +54,8 @@ def _quick(monkeypatch):
     monkeypatch.setattr(diagnosis, "PATIENCE", 2.0)
     monkeypatch.setattr(routes.open_way, "__defaults__", (2.0,))
     monkeypatch.setattr(channel, "FIRST_LOOK", 0.2)
+    yield
+    gc.collect()  # plain servers leave transports behind: here, not in the next module
 
 
 def checked(address, bundle, *options, **settings):
