@@ -38,7 +38,7 @@ KINDS = {
     "tunnel-ok": Kind(OK, "opens"), "server-ok": Kind(OK, "answers, with a certificate of the consortium"),
     "server": Kind(ERROR, "{found}", _OPERATOR),
     "clock-ok": Kind(OK, "differs by {found} s from that of the {role}"),
-    "clock": Kind(WARNING, "differs by {found} s from that of the {role}",
+    "clock": Kind(WARNING, "is {found} that of the {role}",
         f"{_IT} to synchronise this machine's clock (NTP); if it is right, tell who runs the {{role}}"),
     "idle-ok": Kind(OK, "a silent connection, with a keepalive every 20 s, lived for {found} s"),
     "idle-short": Kind(ERROR, "a silent connection was cut after {found} s; a keepalive is sent every 20 s",

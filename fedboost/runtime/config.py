@@ -27,12 +27,12 @@ _ADDRESS = re.compile(r"(?P<host>\[[^][/\s]*:[^][/\s]*\]|[^][@/:?#\s]+):(?P<port
 """Pattern of HOST:PORT. An IPv6 host must be in brackets, because its colons would be ambiguous."""
 
 
-def require_address(value: str) -> str:
-    """Return `value` if it has the form HOST:PORT. Raises ValueError if not."""
+def require_address(value: str, forms: str = "HOST:PORT") -> str:
+    """Return `value` if it has the form HOST:PORT. Raises ValueError if not, which names the `forms`."""
     parts = _ADDRESS.fullmatch(value)
     if parts is None or not value.isprintable() or int(parts["port"]) > 65535 or not _is_host(parts["host"]):
         what = "this" if "@" in value else repr(value)  # a password may be before the @
-        raise ValueError(f"{what} is not an address; write HOST:PORT, e.g. localhost:7070")
+        raise ValueError(f"{what} is not an address; write {forms}, e.g. localhost:7070")
     return value
 
 
@@ -56,7 +56,8 @@ def require_dialable(value: str) -> str:
     port = int(((tunnel and tunnel[2]) or ":1")[1:])
     if tunnel and value.isprintable() and 0 < port <= 65535 and _is_host(tunnel[1]):
         return value
-    if require_address(value).rpartition(":")[2].strip("0") == "":
+    forms = "HOST:PORT, wss://HOST/PATH or grpcs://HOST" if "://" in value else "HOST:PORT"
+    if require_address(value, forms).rpartition(":")[2].strip("0") == "":
         raise ValueError(
             f"{value!r} cannot be connected to, because port 0 is only for listening; specify another port"
         )

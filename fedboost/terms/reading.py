@@ -42,6 +42,8 @@ _OURS = {
     "min_child_weight": "min_sum_hessian_in_leaf min_sum_hessian_per_leaf min_sum_hessian min_hessian",
     "max_delta_step": "max_leaf_output max_tree_output poisson_max_delta_step",
     "max_bin": "max_bins",
+    "alone_rounds": "complete_secure",
+    "key_bits": "he_param",
     "colsample_bytree": "feature_fraction sub_feature",
     "colsample_bynode": "feature_fraction_bynode sub_feature_bynode max_features",
     "subsample": "bagging_fraction bagging sub_row",
@@ -100,8 +102,8 @@ _WHY_NOT = {
     "verbosity is not part of the terms; remove it": "verbose verbosity verbose_eval silent metric_freq",
     "leaves have a minimum sum of hessians instead of a minimum row count; set min_child_weight (a row adds "
     "at most 0.25 for binary:logistic, 1 for reg:squarederror)": "min_data_in_leaf min_child_samples "
-    "min_samples_leaf min_data min_data_per_leaf min_weight_fraction_leaf min_samples_split",
-    "splits have a minimum gain instead; set gamma": "min_impurity_decrease ccp_alpha",
+    "min_samples_leaf min_data min_data_per_leaf min_weight_fraction_leaf min_samples_split min_leaf_node",
+    "splits have a minimum gain instead; set gamma": "min_impurity_decrease min_impurity_split ccp_alpha",
     "splits are chosen by gain, as in XGBoost; remove it": "criterion extra_trees extra_tree path_smooth "
     "feature_weights feature_contri cegb_tradeoff cegb_penalty_split linear_tree forcedsplits_filename",
     "rows are sampled again for each tree; set only subsample": "subsample_freq bagging_freq",

@@ -337,12 +337,14 @@ def test_an_adder(tmp_path, bundles):
 def test_the_clock_of_the_aggregator(tmp_path, bundles, monkeypatch):
     async def scenario():
         async with over("", tmp_path, {}, bundles) as one:
-            for ahead in (100, -100):
+            for ahead, word in ((100, "behind"), (-100, "ahead of")):
                 clock = SimpleNamespace(time=lambda ahead=ahead: time.time() + ahead)
                 monkeypatch.setattr(archive, "time", clock)
                 kinds, facts = await check(one.server.address, bundles["north"])
                 assert kinds == [*FINE["direct"][:-1], "clock-differs"]
-                assert abs(facts["clock-differs"]["found"] - 100) <= 1
+                seconds, _, found = facts["clock-differs"]["found"].partition(" s ")
+                assert abs(int(seconds) - 100) <= 1
+                assert found == word
 
     in_time(scenario())
 

@@ -119,7 +119,8 @@ def _answered(server: Server, bundle: Bundle, idle: int, note: Callable[[str], N
     yield "server-ok", ""
     if not server.adder:  # an adder does not report its time
         ahead = decode_status(answer).now + 0.5 - (began + time.time()) / 2  # whole seconds, rounded down
-        yield "clock-differs" if abs(ahead) > CLOCK_SECONDS else "clock-ok", round(abs(ahead))
+        off = f"{abs(ahead):,.0f} s {'behind' if ahead > 0 else 'ahead of'}"
+        yield ("clock-differs", off) if abs(ahead) > CLOCK_SECONDS else ("clock-ok", round(abs(ahead)))
     if idle:
         yield _watched(server, bundle, idle, note)
 
