@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 from commands import start
-from processes import ending, wait_until
+from processes import ending
 from raised import raised
 from sites import rows, shared_out, terms, written
 from unprivileged import open_folder
@@ -142,7 +142,8 @@ def test_a_party_without_posix_stops_in_order_and_is_alone(tmp_path):
     written(tmp_path, {"north": rows()})
     words = ("-m", "fedboost", "party", "--config", "north.toml", "--insecure-loopback")
     with ending(without_posix(*words, cwd=tmp_path)) as party:
-        wait_until(lambda: list(tmp_path.rglob("north.lock")))
+        assert any("waiting for the aggregator" in line for line in party.stderr)
+        assert list(tmp_path.rglob("north.lock"))
         second = without_posix(*words, cwd=tmp_path)
         assert "another process of party 'north' is using this memory" in second.communicate(timeout=60)[1]
         assert second.returncode == 2
