@@ -549,7 +549,9 @@ def _contents(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
 def _check_nobody_works(folder: Path) -> None:
     """Raise ConfigError if a process of any party is using the memory in a folder."""
     for file in folder.glob("*.lock"):
-        if (unlock := lock(file, 0)) is None:
+        with file_errors(file, "cannot lock this file"):
+            unlock = lock(file, 0)
+        if unlock is None:
             raise ConfigError(
                 "memory-in-use", f"{folder}: party {file.stem!r} is using this memory; stop this party first"
             )
