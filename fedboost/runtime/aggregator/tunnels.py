@@ -115,7 +115,7 @@ class Tunnels:
 
     def look(self, calling: list[str], now: float) -> None:
         """Close connections and tunnels without a call, if there are too many, and those of clients that do
-        not read. calling: as for `Connections.look`."""
+        not read. calling: as for `Connections.look`; now: monotonic time."""
         for watch in self._watches:
             watch.look([*calling, *self._peers], now)
         for tunnel in self._websockets.all_connections if self._websockets is not None else ():

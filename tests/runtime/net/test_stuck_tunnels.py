@@ -146,8 +146,8 @@ async def filled(own, transport):
         yield
 
 
-def window_of_nothing(place):
-    """A call over HTTP/2 that allows no byte of an answer."""
+def window_of_nothing(place, calls=1):
+    """A connection of HTTP/2 with calls that allow no byte of an answer."""
 
     def frame(kind, flags, stream, data):
         return struct.pack(">I", len(data))[1:] + struct.pack(">BBI", kind, flags, stream) + data
@@ -166,8 +166,10 @@ def window_of_nothing(place):
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
         + frame(4, 0, 0, struct.pack(">HI", 4, 0))
         + frame(4, 1, 0, b"")
-        + frame(1, 4, 1, fields)
-        + frame(0, 0, 1, b"\0\0\0\0\1x")
+        + b"".join(
+            frame(1, 4, stream, fields) + frame(0, 0, stream, b"\0\0\0\0\1x")
+            for stream in range(1, 2 * calls, 2)
+        )
     )
     return opened
 
@@ -178,7 +180,15 @@ async def answers(reader, writer):
     await asyncio.sleep(0.2)
 
 
-async def test_calls_whose_end_nobody_reads_do_not_keep_others_out(monkeypatch):
+async def test_calls_whose_end_nobody_reads_do_not_count(monkeypatch):
+    """Even if their connection is not closed, as it has others."""
+    monkeypatch.setattr(tunnels, "UNREAD_SECONDS", 0.3)
+    async with arriving(answers) as own:
+        with window_of_nothing(own.addresses["grpc"], 4):  # twice the limit of tunnels
+            await until_carried(Server(f"grpc://{own.addresses['grpc']}"))
+
+
+async def test_connections_with_calls_whose_end_nobody_reads_are_closed(monkeypatch):
     """Of strangers, to whom a handshake of TLS is sent, which fits in any buffer."""
     monkeypatch.setattr(tunnels, "UNREAD_SECONDS", 0.5)
     async with arriving(answers) as own, looking(own):
@@ -237,6 +247,12 @@ async def test_both_kinds_of_tunnels_share_the_limit(kinds):
         assert len(alive) == 4 / kinds
         for each in opened:
             each.transport.abort()
+        if kinds == 2:
+            async with grpc.aio.insecure_channel(own.addresses["grpc"]) as balancer:
+                calls = [balancer.stream_stream(tunnels.CARRY)() for _ in range(3)]
+                await asyncio.sleep(0.1)
+                assert [call.done() for call in calls] == [False, False, True]
+                assert await calls[-1].code() == grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 async def test_a_load_balancer_sends_many_tunnels_on_a_connection(tmp_path, bundles, monkeypatch):
@@ -272,21 +288,30 @@ STUCK = 2
 
 
 @asynccontextmanager
-async def lying(transport, reads):
+async def lying(transport, reads, stuck=STUCK, pause=0.0):
     """The address of an end of tunnels, of which the first ones read nothing, or everything, and never
-    end; the others reflect."""
+    end; the others reflect, after a pause."""
     count, over_ = 0, asyncio.Event()
 
     async def take(pieces, send):
         nonlocal count
         count += 1
-        is_stuck = count <= STUCK
+        is_stuck = count <= stuck
+        await asyncio.sleep(pause)
+        arrived = asyncio.Queue()
+
+        async def reflect():
+            while True:
+                await send(await arrived.get())
+
+        reflecting = asyncio.create_task(reflect())
         if not is_stuck or reads:
             async for piece in pieces:
                 if not is_stuck:
-                    await send(piece)
+                    arrived.put_nowait(piece)
         if is_stuck:
             await over_.wait()
+        reflecting.cancel()
 
     if transport == "websocket":
         how = {"max_queue": 1, "close_timeout": 0.1}
@@ -328,15 +353,25 @@ async def test_the_place_of_a_stuck_tunnel_is_free_again(monkeypatch, transport,
 @pytest.mark.parametrize("transport", TUNNELS)
 async def test_a_silent_tunnel_stays_open(monkeypatch, transport):
     """Its keepalive is that of the connection inside, whose interval is longer than any limit here."""
-    monkeypatch.setattr(routes.open_way, "__defaults__", (0.4,))
     monkeypatch.setattr(routes, "UNREAD_SECONDS", 0.4)
-    monkeypatch.setattr(routes, "_PATIENCE", 0.4)
-    monkeypatch.setattr(f"{__name__}.STUCK", 0)
-    async with lying(transport, reads=True) as address:
+    async with lying(transport, True, stuck=0) as address:
         place = ends_of(routes.relay_to(Server(address)).address)
         reader, writer = await asyncio.open_connection(*place)
         for wait in (0.0, 1.5):
             await asyncio.sleep(wait)
             writer.write(b"x")
             assert await asyncio.wait_for(reader.read(1), 2) == b"x"
+        writer.close()
+
+
+@pytest.mark.parametrize("transport", TUNNELS)
+async def test_a_slow_tunnel_stays_open(monkeypatch, transport):
+    """The limit for opening it does not apply to what is sent later."""
+    monkeypatch.setattr(routes.open_way, "__defaults__", (0.3,))
+    async with lying(transport, True, stuck=0, pause=1.0) as address:
+        place = ends_of(routes.relay_to(Server(address)).address)
+        reader, writer = await asyncio.open_connection(*place)
+        writer.write(bytes(16 * MIB))
+        async with asyncio.timeout(5):
+            await reader.readexactly(16 * MIB)
         writer.close()
