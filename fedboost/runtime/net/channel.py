@@ -294,8 +294,7 @@ def dial(server: Server, bundle: Bundle | None, over: Any = grpc.aio) -> Any:
     """
     if bundle is None:  # what is not encrypted must not leave this machine
         if server.proxy is not None:
-            why = f"without keys, a proxy would read all that is sent to {server}"
-            raise ConfigError("proxy-without-keys", f"{why}; remove `proxy`, or use keys")
+            raise ConfigError("proxy-without-keys", "a proxy could read all; remove `proxy`, or use keys")
         return over.insecure_channel(server.address, options=CLIENT_OPTIONS)
     target, options = server.target
     options += [*CLIENT_OPTIONS, ("grpc.ssl_target_name_override", server.dns_name)]

@@ -129,6 +129,7 @@ def open_way(server: Server, patience: float = _PATIENCE) -> socket.socket:
         line.set_tunnel(_joined(*server.place).rpartition(":")[0], server.place[1], _login(proxy))
         line.connect()
     except (http.client.HTTPException, ValueError):
+        line.close()
         raise OSError("what the proxy answers is not HTTP") from None
     return line.sock
 
@@ -249,20 +250,20 @@ def _issuer(server: Server) -> str:
 @dataclass(eq=False)
 class _Carried:
     """A connection that is carried through a tunnel. end: ends the tunnel, whatever the other side does;
-    since: time since which the other side has not taken a piece or the connection's end, or 0."""
+    until: time by which the other side must have taken a piece, or the end of the connection."""
 
     opened: socket.socket
     end: Callable[[], object]
-    since: float = 0.0
+    until: float = float("inf")
 
     def pieces(self) -> Iterator[bytes]:
         """Yield what is to be sent through the tunnel."""
         with contextlib.suppress(OSError):
             while piece := self.opened.recv(PIECE):
-                self.since = time.monotonic()
+                self.until = time.monotonic() + UNREAD_SECONDS
                 yield piece
-                self.since = 0.0
-        self.since = time.monotonic()
+                self.until = float("inf")
+        self.until = time.monotonic() + UNREAD_SECONDS
 
 
 class Relay:
@@ -295,8 +296,7 @@ class Relay:
                         threading.Thread(target=self._carry, args=(opened,), daemon=True).start()
                     else:
                         opened.close()
-                late = time.monotonic() - UNREAD_SECONDS
-                for carried in [each for each in [*self._open] if 0.0 < each.since < late]:
+                for carried in [each for each in [*self._open] if each.until < time.monotonic()]:
                     carried.end()
 
     def _carry(self, opened: socket.socket) -> None:
