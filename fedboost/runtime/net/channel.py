@@ -294,7 +294,7 @@ def dial(server: Server, bundle: Bundle | None, over: Any = grpc.aio) -> Any:
     """
     if bundle is None:  # what is not encrypted must not leave this machine
         if server.proxy is not None:
-            raise ConfigError("proxy-without-keys", "a proxy could read all; remove `proxy`, or use keys")
+            raise ConfigError("proxy-without-keys", "without keys, a proxy could read all; remove `proxy`")
         return over.insecure_channel(server.address, options=CLIENT_OPTIONS)
     target, options = server.target
     options += [*CLIENT_OPTIONS, ("grpc.ssl_target_name_override", server.dns_name)]

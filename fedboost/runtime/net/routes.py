@@ -320,7 +320,7 @@ class Relay:
 
 def _shut(opened: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        socket.socket.shutdown(opened, socket.SHUT_RDWR)
+        socket.socket.shutdown(opened, socket.SHUT_RDWR)  # that of TLS would let a send go on without TLS
 
 
 def _by_websocket(server: Server, carried: _Carried) -> Iterator[bytes]:

@@ -11,6 +11,7 @@ import grpc
 import pytest
 from sites import Log, bundles_of, until
 from tunnelled import LISTENING, SCHEMES, TUNNELS, address_of, over
+from web_certificates import server_context, write_web_certificate
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import serve
 from websockets.exceptions import InvalidMessage
@@ -288,7 +289,7 @@ STUCK = 2
 
 
 @asynccontextmanager
-async def lying(transport, reads, stuck=STUCK, pause=0.0):
+async def lying(transport, reads, stuck=STUCK, pause=0.0, context=None):
     """The address of an end of tunnels, of which the first ones read nothing, or everything, and never
     end; the others reflect, after a pause."""
     count, over_ = 0, asyncio.Event()
@@ -314,9 +315,10 @@ async def lying(transport, reads, stuck=STUCK, pause=0.0):
         reflecting.cancel()
 
     if transport == "websocket":
-        how = {"max_queue": 1, "close_timeout": 0.1}
+        how = {"max_queue": 1, "close_timeout": 0.1, "ssl": context}
         async with serve(lambda tunnel: take(tunnel, tunnel.send), "127.0.0.1", 0, **how) as server:
-            yield f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            port = server.sockets[0].getsockname()[1]
+            yield f"wss://localhost:{port}" if context else f"ws://127.0.0.1:{port}"
             over_.set()
         return
 
@@ -335,12 +337,16 @@ async def lying(transport, reads, stuck=STUCK, pause=0.0):
     await server.stop(0)
 
 
-@pytest.mark.parametrize(("transport", "reads"), [("websocket", False), ("grpc", False), ("grpc", True)])
-async def test_the_place_of_a_stuck_tunnel_is_free_again(monkeypatch, transport, reads):
+@pytest.mark.parametrize(
+    ("transport", "reads", "tls"),
+    [("websocket", False, False), ("websocket", False, True), ("grpc", False, False), ("grpc", True, False)],
+)
+async def test_the_place_of_a_stuck_tunnel_is_free_again(tmp_path, monkeypatch, transport, reads, tls):
+    web = write_web_certificate(tmp_path / "web")
     monkeypatch.setattr(routes, "TUNNELS", STUCK)
     monkeypatch.setattr(routes, "UNREAD_SECONDS", 0.5)
-    async with lying(transport, reads) as address:
-        server = Server(address)
+    async with lying(transport, reads, context=server_context(web) if tls else None) as address:
+        server = Server(address, ca=web / "authority.pem")
         place = ends_of(routes.relay_to(server).address)
         for _ in range(STUCK):
             _, writer = await asyncio.open_connection(*place)
