@@ -4,7 +4,9 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 from contextlib import asynccontextmanager, suppress
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 
 import grpc
 import pytest
@@ -48,23 +50,23 @@ class Says:
         self.answer, self.context = answer, context
         self.seen = []
 
-    async def take(self, reader, writer):
-        with suppress(OSError, asyncio.IncompleteReadError):
-            if self.answer:
-                self.seen.append(await reader.readuntil(b"\r\n\r\n"))
-                writer.write(self.answer)
-                await writer.drain()
-            else:
-                self.seen.append(b"")
-        writer.close()
-        with suppress(OSError):
-            await writer.wait_closed()
+    def take(self, opened):
+        opened.settimeout(5)
+        with suppress(OSError), self.context.wrap_socket(opened, True) if self.context else opened as opened:
+            head = b""
+            while self.answer and b"\r\n\r\n" not in head and (data := opened.recv(1000)):
+                head += data
+            self.seen.append(head)
+            opened.sendall(self.answer)
 
     @asynccontextmanager
     async def running(self):
         """Its port."""
-        async with await asyncio.start_server(self.take, "127.0.0.1", 0, ssl=self.context) as server:
-            yield server.sockets[0].getsockname()[1]
+        handler = type("Handler", (BaseRequestHandler,), {"handle": lambda own: self.take(own.request)})
+        with ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+            threading.Thread(target=server.serve_forever, args=(0.02,)).start()
+            yield server.server_address[1]
+            server.shutdown()
 
 
 def http(status):
