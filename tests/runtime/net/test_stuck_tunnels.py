@@ -72,6 +72,7 @@ async def arriving(inner, connections=16, **config):
             yield own
         finally:
             await own.stop()
+            await asyncio.sleep(0.05)  # for connections that were accepted just now
             await asyncio.gather(*tasks)
 
 
