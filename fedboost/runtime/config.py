@@ -44,17 +44,16 @@ def _is_host(host: str) -> bool:
         return False
 
 
-_TUNNEL = re.compile(r"wss?://([^][@/:?#\s]+|\[[^][@/\s]+\])(:[0-9]{1,5})?(/[^\s?#]*)?")
-_GRPC_TUNNEL = re.compile(r"grpcs?://([^][@/:?#\s]+|\[[^][@/\s]+\])(:[0-9]{1,5})?/?")
-"""Patterns of the address of a tunnel. A tunnel over gRPC has no path of its own."""
+_TUNNEL = re.compile(r"(?:(wss?)|grpcs?)://([^][@/:?#\s]+|\[[^][@/\s]+\])(:[0-9]{1,5})?(?:/(?(1)[^\s?#]*))?")
+"""Pattern of the address of a tunnel. A tunnel over gRPC has no path of its own."""
 
 
 def require_dialable(value: str) -> str:
     """Return `value` if it is a HOST:PORT to connect to, or the address of a tunnel. Raises ValueError if
     not, e.g. for port 0."""
-    tunnel = _TUNNEL.fullmatch(value) or _GRPC_TUNNEL.fullmatch(value)
-    port = int(((tunnel and tunnel[2]) or ":1")[1:])
-    if tunnel and value.isprintable() and 0 < port <= 65535 and _is_host(tunnel[1]):
+    tunnel = _TUNNEL.fullmatch(value)
+    port = int(((tunnel and tunnel[3]) or ":1")[1:])
+    if tunnel and value.isprintable() and 0 < port <= 65535 and _is_host(tunnel[2]):
         return value
     forms = "HOST:PORT, wss://HOST/PATH or grpcs://HOST" if "://" in value else "HOST:PORT"
     if require_address(value, forms).rpartition(":")[2].strip("0") == "":

@@ -20,7 +20,7 @@ from fedboost.errors import ConfigError
 from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.adder import AdderServer
 from fedboost.runtime.analyst import Connection
-from fedboost.runtime.config import AdderConfig, AggregatorConfig
+from fedboost.runtime.config import AdderConfig, AggregatorConfig, TunnelsConfig
 from fedboost.runtime.net import routes
 from fedboost.runtime.net.keys import read_bundle
 from fedboost.runtime.net.routes import Server
@@ -182,6 +182,8 @@ def test_tls_of_a_tunnel_is_trusted_by_the_authorities_of_the_site(tmp_path, bun
             assert AUTHORITY in said
             assert "(waited" not in said
             said = await asyncio.to_thread(asked, one, "file-failed", ca=tmp_path / "none.pem")
+            (der := tmp_path / "authority.cer").write_bytes(bytes(300))
+            await asyncio.to_thread(asked, one, "authorities-invalid", ca=der)
             await asyncio.to_thread(one.status, ca=web / "authority.pem")
             said = await asyncio.to_thread(
                 asked,
@@ -278,6 +280,20 @@ def test_pieces_are_limited_and_browsers_are_refused(tmp_path, bundles, transpor
                 with pytest.raises(InvalidStatus):
                     await connect(one.address, origin="https://evil.example")
             await asyncio.to_thread(one.status)
+
+    in_time(scenario())
+
+
+@pytest.mark.parametrize("kind", ["websocket", "grpc"])
+def test_tls_files_of_an_aggregator_that_do_not_match(tmp_path, bundles, web, kind):
+    other = write_web_certificate(tmp_path / "other")
+    pair = {"certificate": web / "certificate.pem", "key": other / "key.pem"}
+    tunnels = TunnelsConfig(**{kind: "127.0.0.1:0"}, **pair)
+
+    async def scenario():
+        with raised(ConfigError, "file-failed"):
+            async with over("", tmp_path / "c", {}, bundles, tunnels=tunnels):
+                pass
 
     in_time(scenario())
 
