@@ -127,6 +127,7 @@ def releases(sources, tmp_path_factory):
     return one, other
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_releases_are_equal_byte_for_byte(releases, sources, tmp_path):
@@ -181,6 +182,7 @@ def check_sbom(release):
     assert edges[parts["cffi"]["bom-ref"]] == {parts["pycparser"]["bom-ref"]}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_sbom_of_other_versions_than_the_pinned_ones_is_refused(sources, tmp_path):
     shutil.copyfile(sources[0] / "pyproject.toml", tmp_path / "pyproject.toml")

@@ -129,8 +129,10 @@ def open_way(server: Server, patience: float = _PATIENCE) -> socket.socket:
     try:
         line.set_tunnel(_joined(*server.place).rpartition(":")[0], server.place[1], _login(proxy))
         line.connect()
-    except (http.client.HTTPException, ValueError):
+    except (OSError, http.client.HTTPException, ValueError) as error:
         line.close()
+        if isinstance(error, OSError):
+            raise
         raise OSError("what the proxy answers is not HTTP") from None
     return line.sock
 

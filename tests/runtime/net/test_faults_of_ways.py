@@ -243,6 +243,7 @@ async def test_what_a_proxy_is_asked(bundles, address, monkeypatch):
     assert PASSWORD == "s%3cret p@ss/"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variables", "is_asked"),
     [

@@ -13,11 +13,17 @@ from web_certificates import write_web_certificate
 
 import fedboost as fb
 from fedboost.errors import ConfigError
+from fedboost.runtime.net import channel
 from fedboost.runtime.net.routes import Server
 from fedboost.runtime.site.config import read_party
 
 TABLES = shared_out(3)
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(channel, "FIRST_LOOK", 0.2)
 
 
 @pytest.fixture(scope="module")

@@ -21,12 +21,17 @@ from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.adder import AdderServer
 from fedboost.runtime.analyst import Connection
 from fedboost.runtime.config import AdderConfig, AggregatorConfig, TunnelsConfig
-from fedboost.runtime.net import routes
+from fedboost.runtime.net import channel, routes
 from fedboost.runtime.net.keys import read_bundle
 from fedboost.runtime.net.routes import Server
 
 TABLES = shared_out(3)
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(channel, "FIRST_LOOK", 0.2)
 
 
 @pytest.fixture(scope="module")
