@@ -90,10 +90,9 @@ def test_a_simulation_without_posix_gives_the_same_model(tmp_path):
     assert Model.load(tmp_path / "there.json").booster == simulate(agreement, files).model.booster
 
 
+@pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "options", [(), pytest.param(("--columns", "--protection", "plain"), marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("options", [(), ("--columns", "--protection", "plain")])
 def test_the_demo_without_posix(tmp_path, options):
     out = ended("-m", "fedboost", "demo", "--rounds", "2", "--json", *options, cwd=tmp_path)
     *_, last = map(json.loads, out.splitlines())

@@ -140,11 +140,11 @@ def test_a_web_server_is_no_aggregator(bundles):
         place = f"ws://127.0.0.1:{server.server_port}"
         for path, code, lasts in (("/404", "tunnel-failed", True), ("/502", "tunnel-failed", False)):
             with raised(ConfigError, code) as caught:
-                Connection(Server(place + path), bundles["analyst"]).status(3)
+                Connection(Server(place + path), bundles["analyst"]).status(1)
             assert f"{place + path}: HTTP {path[1:]}" in str(caught.value)
-            assert ("(waited 3 s)" in str(caught.value)) != lasts
+            assert ("(waited 1 s)" in str(caught.value)) != lasts
         with raised(ConfigError, "tunnel-failed"):
-            Connection(Server(place.replace("ws", "grpc")), bundles["analyst"]).status(3)
+            Connection(Server(place.replace("ws", "grpc")), bundles["analyst"]).status(1)
         server.shutdown()
 
 
@@ -155,12 +155,12 @@ async def test_other_servers_are_no_aggregators(bundles):
     for scheme, code in (("ws", "tunnel-failed"), ("grpc", "tunnel-failed"), ("wss", "tunnel-tls")):
         route = Server(f"{scheme}://127.0.0.1:{port}")
         with raised(ConfigError, code):
-            await asyncio.to_thread(Connection(route, bundles["analyst"]).status, 3)
+            await asyncio.to_thread(Connection(route, bundles["analyst"]).status, 1)
     await server.stop(0)
     for scheme in ("ws", "grpc"):
         with raised(ConfigError, "aggregator-unreachable"):
             await asyncio.to_thread(
-                Connection(Server(f"{scheme}://127.0.0.1:{port}"), bundles["analyst"]).status, 3
+                Connection(Server(f"{scheme}://127.0.0.1:{port}"), bundles["analyst"]).status, 1
             )
 
 
@@ -174,8 +174,8 @@ def test_a_name_that_nobody_knows(bundles, monkeypatch):
     known = lambda place, *rest: (dialled if str(place[1]) == port else unknown)(place, *rest)  # noqa: E731
     monkeypatch.setattr(socket, "create_connection", known)
     with raised(ConfigError, "name-unknown") as caught:
-        Connection(route, bundles["analyst"]).status(3)
-    assert "fed.example.org cannot be resolved (waited 3 s)" in str(caught.value)
+        Connection(route, bundles["analyst"]).status(1)
+    assert "fed.example.org cannot be resolved (waited 1 s)" in str(caught.value)
 
 
 @pytest.mark.parametrize("transport", TUNNELS)
