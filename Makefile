@@ -45,13 +45,13 @@ dist: $(DIST)/made
 constraints: $(VENV)/made
 	$(BIN)/python .ci/dist.py --pin
 
-# Both images, with the SBOM of the release.
+# Both images, with the SBOM of the release. BASE=python:3.12-slim@sha256:... names the base image.
 images: dist
-	for role in aggregator party; do docker build -f $$role/Dockerfile -t fedboost-$$role . || exit; done
+	for role in aggregator party; do docker build $(if $(BASE),--build-arg BASE=$(BASE)) -f $$role/Dockerfile -t fedboost-$$role . || exit; done
 
-$(DIST)/made: constraints.txt .ci/dist.txt
+$(DIST)/made: .ci/packages.txt .ci/tools.txt
 	rm -rf $(DIST) && $(PYTHON) -m venv $(DIST)
-	$(DIST)/bin/python -m pip install --quiet -r constraints.txt -r .ci/dist.txt
+	$(DIST)/bin/python -m pip install --quiet --require-hashes -r .ci/packages.txt -r .ci/tools.txt
 	@touch $@
 
 # The results from which docs/benchmarks is written. DATA=folder with the real tables; see benchmarks/README.md.

@@ -1,9 +1,10 @@
 """Build a release: wheel, sdist, SBOM and SHA256SUMS. Two builds of a commit are equal byte for byte.
 
     python .ci/dist.py FOLDER [SOURCE]    (the last commit, unless a folder with sources is named)
-    python .ci/dist.py --pin              (write constraints.txt: what a new installation gets)
+    python .ci/dist.py --pin              (write constraints.txt, .ci/packages.txt and .ci/tools.txt)
 
-`make dist` runs this in an environment that has exactly the versions of constraints.txt and .ci/dist.txt.
+constraints.txt has the versions that a new installation gets, .ci/packages.txt these with the hashes of all
+their files, and .ci/tools.txt the tools in the same way. `make dist` runs this where these are installed.
 Times in the files are SOURCE_DATE_EPOCH: that of the environment, otherwise the time of the last commit.
 """
 
@@ -21,10 +22,12 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 SUMS = "SHA256SUMS"
+TOOLS = ("build", "cyclonedx-bom", "hatchling")
+"""Packages that build a release. Other versions may write other bytes."""
 
 
 def main() -> None:
-    """Build the release, or write constraints.txt."""
+    """Build the release, or write the versions of packages."""
     if sys.argv[1:] == ["--pin"]:
         return pin()
     folder, *sources = map(Path, sys.argv[1:])
@@ -83,20 +86,32 @@ def sbom(source: Path) -> tuple[str, str]:
 
 
 def pin() -> None:
-    """Install fedboost in an empty environment, and write the versions of its dependencies."""
+    """Install fedboost in an empty environment, write versions and hashes of what it needs."""
+    file = ROOT / "constraints.txt"
     with tempfile.TemporaryDirectory(prefix="fedboost-pin-") as name:
         subprocess.run([sys.executable, "-m", "venv", name], check=True)
-        python = str(Path(name) / "bin" / "python")
-        subprocess.run([python, "-m", "pip", "install", "--quiet", str(ROOT)], check=True)
-        frozen = subprocess.run(
-            [python, "-m", "pip", "freeze", "--exclude", "fedboost"],
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
-    file = ROOT / "constraints.txt"
-    comments = [line for line in file.read_text().splitlines(keepends=True) if line.startswith("#")]
-    file.write_text("".join(comments) + frozen)
+        pip = [str(Path(name) / "bin" / "python"), "-m", "pip"]
+        subprocess.run([*pip, "install", "--quiet", str(ROOT)], check=True)
+        freeze = [*pip, "freeze", "--exclude", "fedboost"]
+        frozen = subprocess.run(freeze, check=True, capture_output=True, text=True).stdout
+        file.write_text(head_of(file) + frozen)
+        subprocess.run([*pip, "install", "--quiet", "uv"], check=True)
+        uv = str(Path(name) / "bin" / "uv")
+        hashed(uv, ROOT / ".ci" / "packages.txt", frozen)
+        hashed(uv, ROOT / ".ci" / "tools.txt", "\n".join(TOOLS), "--constraint", str(file), "--upgrade")
+
+
+def hashed(uv: str, file: Path, packages: str, *options: str) -> None:
+    """Write the versions of packages and of all that they need, with hashes of the files for all systems."""
+    command = [uv, "pip", "compile", "--quiet", "--generate-hashes", "--no-annotate", "--no-header"]
+    command += ["--universal", "--python-version", "3.11", *options, "-"]
+    done = subprocess.run(command, input=packages, check=True, capture_output=True, text=True)
+    file.write_text(head_of(file) + done.stdout)
+
+
+def head_of(file: Path) -> str:
+    """The comments at the beginning of a file."""
+    return "".join(line for line in file.read_text().splitlines(keepends=True) if line.startswith("#"))
 
 
 def pinned(text: str) -> dict[str, str]:

@@ -2,21 +2,24 @@
 
 Usage: python .ci/wheel.py [WHEEL] [PYTHON ...]    (this Python, unless others are named)
 
-A wheel that is named is a release: its dependencies have the versions of constraints.txt, and its kernels are
-compiled. Otherwise the wheel is built, its dependencies have the newest versions, and kernels that were
-compiled here are copied; tests/test_kernel_cache.py has users without rights compile them. Each environment
-holds these, nothing else. The folder is empty, there is no home folder, and where this runs as root the
-commands do not, if another user can run this Python.
+A wheel that is named is a release: its dependencies have the versions of constraints.txt and are those of the
+SBOM beside it, and its kernels are compiled. Otherwise the wheel is built, its dependencies have the newest
+versions, and kernels that were compiled here are copied; tests/test_kernel_cache.py has users without rights
+compile them. Each environment holds these, nothing else. The folder is empty, there is no home folder, and
+where this runs as root the commands do not, if another user can run this Python.
 """
 
+import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +27,13 @@ ROOT = Path(__file__).parents[1]
 NOBODY = 65534
 """The user and group that have no rights on any system."""
 PATIENCE_SECONDS = 300.0
+OF_VENV = ("pip", "setuptools")
+"""Packages that an empty environment has."""
 
 
 def main() -> None:
     """Build the wheel, and try it with each Python."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # which ends what runs, too
     with tempfile.TemporaryDirectory(prefix="fedboost-wheel-") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -45,7 +51,9 @@ def main() -> None:
             version = output([str(environment / "bin" / "python"), "--version"])
             pip = [str(environment / "bin" / "python"), "-m", "pip"]
             run([*pip, "install", "--quiet", *versions, str(wheel)])
-            if not released:
+            if released:
+                check_sbom(wheel, environment / "bin" / "python")
+            else:
                 copy_kernels(environment / "bin" / "python")
             installed = time.monotonic()
             try_readme(environment / "bin", folder / f"empty-{number}")
@@ -82,6 +90,22 @@ def try_readme(programs: Path, folder: Path) -> None:
     assert output([str(programs / "python"), "-c", modules]) == "True"
 
 
+def check_sbom(wheel: Path, python: Path) -> None:
+    """Compare the SBOM beside a wheel with what that Python's environment contains."""
+    (file,) = wheel.parent.glob("*.cdx.json")
+    bom = json.loads(file.read_text())
+    parts = [bom["metadata"]["component"], *bom["components"]]
+    listed = {(normal(part["name"]), part["version"]) for part in parts}
+    frozen = json.loads(output([str(python), "-m", "pip", "list", "--format", "json"]))
+    found = {(normal(part["name"]), part["version"]) for part in frozen if part["name"] not in OF_VENV}
+    assert listed == found, f"{file} and the environment differ in {sorted(listed ^ found)}"
+
+
+def normal(name: str) -> str:
+    """A package's name as indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
 def copy_kernels(python: Path) -> None:
     """Copy this package's compiled kernels, if there are any, to the package of that Python."""
     purelib = output([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"])
@@ -96,7 +120,7 @@ def run(command: list[str], programs: Path | None = None, folder: Path | None = 
     environment = dict(os.environ)
     if programs is not None:
         environment = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": "/nonexistent", "LANG": "C.UTF-8"}
-    done = subprocess.run(
+    with subprocess.Popen(
         command if programs is None or "/" in command[0] else [which(command[0], programs), *command[1:]],
         cwd=folder,
         env=environment,
@@ -104,12 +128,26 @@ def run(command: list[str], programs: Path | None = None, folder: Path | None = 
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=PATIENCE_SECONDS,
+        start_new_session=True,
         **unprivileged,
-    )
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(command)[:300]}\n{done.stdout}exit code {done.returncode}")
-    return done.stdout
+    ) as process:
+        try:
+            printed, _ = process.communicate(timeout=PATIENCE_SECONDS)
+            end = f"exit code {process.returncode}"
+        except subprocess.TimeoutExpired:
+            end_group(process)
+            printed, end = process.communicate()[0], f"did not end within {PATIENCE_SECONDS:.0f} s"
+        finally:
+            end_group(process)
+    if process.returncode != 0:
+        sys.exit(f"{' '.join(command)[:300]}\n{printed}{end}")
+    return printed
+
+
+def end_group(process: subprocess.Popen[str]) -> None:
+    """End a process and all that it started, e.g. the servers of a demo."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def user_without_rights(programs: Path) -> dict[str, Any]:

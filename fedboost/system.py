@@ -3,7 +3,7 @@
 | what | Linux, macOS | Windows |
 |---|---|---|
 | owners and permissions of files | checked | not checked: access lists of the folder apply |
-| file locks | `flock` | `LockFileEx` (both by filelock; where there is neither, a file that exists) |
+| file locks (by filelock) | `flock` | `LockFileEx` |
 | names of new files, on the disk | `fsync` of the folder | left to the file system |
 | space reserved for a file | `posix_fallocate`; macOS: zeros | zeros |
 | end of a process | SIGTERM and Ctrl-C end it in order | only Ctrl-C does; a terminated process just ends |
@@ -106,13 +106,25 @@ def _trusted() -> tuple[int, ...]:
 
 
 def lock(path: Path, seconds: float = -1) -> Callable[[], None] | None:
-    """Lock a file, whose content is lost, against other processes and threads. Returns the function that
-    unlocks it, or None if another holds the lock after this number of seconds (-1: wait without limit). The
-    end of the process unlocks it, too. Raises OSError if the file cannot be locked."""
+    """Lock a file against other processes and threads. Returns the function that unlocks it, or None if
+    another holds the lock after this number of seconds (-1: wait without limit). The end of the process
+    unlocks it, too. Older versions of the library empty the file. Raises OSError if it cannot be locked, e.g.
+    because it is another user's, and RuntimeError if this thread would wait for itself."""
     from filelock import FileLock, Timeout  # late, because it takes as long as all of a short command
 
     path.parent.stat()  # which the library would create
-    held = FileLock(path, seconds, OWNER_ALONE, thread_local=False, poll_interval=0.01)
+    # The system locks the file, not its name. The file is kept, because a process that waits for a deleted
+    # one and a process that creates the next would both get their lock. Where a file system has no locks,
+    # the existence of a file does not replace them: other processes may not look for it.
+    held = FileLock(
+        path,
+        seconds,
+        OWNER_ALONE,
+        thread_local=False,
+        poll_interval=0.01,
+        fallback_to_soft=False,
+        preserve_lock_file=POSIX or sys.platform == "win32",
+    )
     try:
         held.acquire()
     except Timeout:

@@ -274,6 +274,10 @@ SECRETS = (
 )
 
 
+PINS = {"constraints.txt", ".ci/packages.txt", ".ci/tools.txt"}
+"""Versions and hashes of packages."""
+
+
 @pytest.fixture
 def littered(tmp_path):
     """A folder with the sources' lists of what to leave out, and files that somebody left everywhere."""
@@ -286,8 +290,15 @@ def littered(tmp_path):
 
 
 def test_images_get_the_package_and_nothing_of_a_site(littered):
-    others = (".git/config", "tests/test_sdk.py", "party/party.toml", "model.json", ".venv/bin/python")
-    wanted = {"fedboost/cli/keys.py", "constraints.txt", "dist/fedboost-1.0.cdx.json"}
+    others = (
+        ".git/config",
+        ".ci/run",
+        "tests/test_sdk.py",
+        "party/party.toml",
+        "model.json",
+        ".venv/bin/python",
+    )
+    wanted = {"fedboost/cli/keys.py", *PINS, "dist/fedboost-1.0.cdx.json"}
     for name in (*others, *wanted, "dist/fedboost-1.0.tar.gz", "examples/constraints.txt"):
         (littered / name).parent.mkdir(parents=True, exist_ok=True)
         (littered / name).touch()
@@ -300,7 +311,7 @@ def test_images_get_the_whole_package():
     ]
     wanted = {str(path.relative_to(ROOT)) for path in paths if "__pycache__" not in path.parts}
     seen = {name for name in build_context(ROOT) if not name.startswith("dist/")}  # the SBOM, if it was built
-    assert seen == wanted | {"pyproject.toml", "README.md", "LICENSE", "constraints.txt"}
+    assert seen == wanted | {"pyproject.toml", "README.md", "LICENSE", *PINS}
 
 
 @pytest.mark.skipif(not shutil.which("git"), reason="needs git")

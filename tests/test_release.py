@@ -35,6 +35,18 @@ def pins():
     return {canonicalize_name(name): version for name, version in PIN.findall(text)}
 
 
+def hashed(name):
+    """The packages of a file that are for this system: normalized name to version and hashes."""
+    text = (ROOT / ".ci" / name).read_text().replace("\\\n", "")
+    lines = [line.split("--hash=") for line in text.splitlines() if not line.startswith("#")]
+    parts = [(Requirement(line[0]), [one.strip() for one in line[1:]]) for line in lines]
+    return {
+        canonicalize_name(one.name): (str(one.specifier).removeprefix("=="), hashes)
+        for one, hashes in parts
+        if one.marker is None or one.marker.evaluate()
+    }
+
+
 def requirements(texts):
     """Those of some requirements that hold here and are of no extra."""
     found = (Requirement(text) for text in texts or ())
@@ -59,6 +71,20 @@ def test_each_package_that_an_installation_needs_is_pinned_and_no_other():
             known[name] = requirements(metadata.requires(name))
             waiting += known[name]
     assert known.keys() == pins().keys()
+
+
+@pytest.mark.parametrize("name", ["packages.txt", "tools.txt"])
+def test_images_and_releases_install_packages_by_their_hashes(name):
+    packages = hashed(name)
+    if name == "packages.txt":
+        assert {name: version for name, (version, _) in packages.items()} == pins(), "run `make constraints`"
+    else:
+        assert {"build", "cyclonedx-bom", "hatchling", "pathspec"} <= packages.keys()
+        shared = packages.keys() & pins().keys()
+        assert all(packages[name][0] == pins()[name] for name in shared)
+    for _, hashes in packages.values():
+        assert hashes
+        assert all(re.fullmatch("sha256:[0-9a-f]{64}", one) for one in hashes)
 
 
 def built(folder, source, **environment):
@@ -101,6 +127,7 @@ def releases(sources, tmp_path_factory):
     return one, other
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_releases_are_equal_byte_for_byte(releases, sources, tmp_path):
@@ -155,6 +182,7 @@ def check_sbom(release):
     assert edges[parts["cffi"]["bom-ref"]] == {parts["pycparser"]["bom-ref"]}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_sbom_of_other_versions_than_the_pinned_ones_is_refused(sources, tmp_path):
     shutil.copyfile(sources[0] / "pyproject.toml", tmp_path / "pyproject.toml")
@@ -170,6 +198,9 @@ def test_an_sbom_of_other_versions_than_the_pinned_ones_is_refused(sources, tmp_
 @pytest.mark.parametrize("role", ["party", "aggregator"])
 def test_images_have_the_pinned_versions_and_the_sbom(role):
     text = (ROOT / role / "Dockerfile").read_text()
-    assert '--constraint constraints.txt ".${EXTRAS:+[$EXTRAS]}"' in text
-    assert "find . -path './dist/*.cdx.json' -exec cp {} /opt/fedboost/sbom ';'" in text
+    for name in ("packages.txt", "tools.txt"):
+        assert f"--only-binary :all: --require-hashes -r .ci/{name} \\\n" in text
+    assert '--constraint constraints.txt "$(echo /wheel/*.whl)${EXTRAS:+[$EXTRAS]}" \\\n' in text
+    assert "python -m venv --without-pip /opt/fedboost" in text, "the SBOM does not list it"
+    assert 'find . -path "./dist/$sbom" -exec cp {} /opt/fedboost/sbom' in text
     assert "COPY --from=build /opt/fedboost /opt/fedboost\n" in text

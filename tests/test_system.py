@@ -4,18 +4,22 @@ These processes run on Linux with the names taken away that Windows lacks (helpe
 that nothing asks for them; it does not show Windows' own behaviour.
 """
 
+import errno
+import fcntl
 import json
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from commands import start
-from processes import ending, wait_until
+from processes import ending
 from raised import raised
 from sites import rows, shared_out, terms, written
+from unprivileged import open_folder
 
 from fedboost import system
 from fedboost.cli.serve import need_posix
@@ -23,6 +27,7 @@ from fedboost.errors import ConfigError
 from fedboost.runtime.local.cluster import write_consortium
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import Model
+from fedboost.runtime.site.store import NAME, make_file
 from fedboost.runtime.tasks import terms_to_toml
 
 APART = Path(__file__).parent / "helpers" / "without_posix"
@@ -85,10 +90,9 @@ def test_a_simulation_without_posix_gives_the_same_model(tmp_path):
     assert Model.load(tmp_path / "there.json").booster == simulate(agreement, files).model.booster
 
 
+@pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "options", [(), pytest.param(("--columns", "--protection", "plain"), marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("options", [(), ("--columns", "--protection", "plain")])
 def test_the_demo_without_posix(tmp_path, options):
     out = ended("-m", "fedboost", "demo", "--rounds", "2", "--json", *options, cwd=tmp_path)
     *_, last = map(json.loads, out.splitlines())
@@ -137,7 +141,8 @@ def test_a_party_without_posix_stops_in_order_and_is_alone(tmp_path):
     written(tmp_path, {"north": rows()})
     words = ("-m", "fedboost", "party", "--config", "north.toml", "--insecure-loopback")
     with ending(without_posix(*words, cwd=tmp_path)) as party:
-        wait_until(lambda: list(tmp_path.rglob("north.lock")))
+        assert any("waiting for the aggregator" in line for line in party.stderr)
+        assert list(tmp_path.rglob("north.lock"))
         second = without_posix(*words, cwd=tmp_path)
         assert "another process of party 'north' is using this memory" in second.communicate(timeout=60)[1]
         assert second.returncode == 2
@@ -176,6 +181,111 @@ def test_a_lock_is_held_until_it_is_released(tmp_path):
     system.lock(tmp_path / "lock")()
     with pytest.raises(FileNotFoundError):
         system.lock(tmp_path / "none" / "lock", 0)
+
+
+HOLD = """
+import sys, fedboost.system as system
+from pathlib import Path
+unlock = system.lock(Path(sys.argv[1]), float(sys.argv[2]))
+print("held" if unlock else "refused", flush=True)
+sys.stdin.readline()
+unlock()
+print("released", flush=True)
+sys.stdin.readline()
+"""
+
+
+@contextmanager
+def holder(path, seconds):
+    """A process that locks a file, unlocks it after a line of input, and stays until the next."""
+    words = [sys.executable, "-c", HOLD, str(path), str(seconds)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with ending(subprocess.Popen(words, text=True, **pipes)) as process, process.stdin:
+        yield process
+
+
+@pytest.mark.slow
+def test_processes_exclude_each_other_and_the_locked_file_stays(tmp_path):
+    path = tmp_path / "lock"
+    with holder(path, 0) as first:
+        assert first.stdout.readline() == "held\n"
+        inode = path.stat().st_ino
+        assert system.lock(path, 0) is None
+        with holder(path, 60) as second:
+            with holder(path, 0) as third:
+                assert third.stdout.readline() == "refused\n"
+            print(file=first.stdin, flush=True)
+            assert first.stdout.readline() == "released\n"
+            assert second.stdout.readline() == "held\n"
+            assert system.lock(path, 0) is None
+            second.kill()  # which unlocks it, too
+            system.lock(path, 60)()
+    assert path.stat().st_ino == inode
+
+
+def test_the_lock_is_the_one_that_other_programs_take(tmp_path):
+    path = tmp_path / "lock"
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert system.lock(path, 0) is None
+        fcntl.flock(file, fcntl.LOCK_UN)
+        unlock = system.lock(path, 0)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        unlock()
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_thread_does_not_wait_for_itself(tmp_path):
+    unlock = system.lock(tmp_path / "lock")
+    with pytest.raises(RuntimeError, match="Deadlock"):
+        system.lock(tmp_path / "lock")
+    unlock()
+
+
+def test_a_file_system_without_locks_is_refused(tmp_path, monkeypatch):
+    def missing(*_):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", missing)
+    with pytest.raises(OSError, match="Function not implemented"):
+        system.lock(tmp_path / "lock", 0)
+
+
+OF_ANOTHER = """
+import os, sys
+from pathlib import Path
+from fedboost.runtime.site.memory import FileMemory
+folder = Path(sys.argv[1])
+FileMemory(folder / "memory.sqlite", "east", "patients").close()  # while all modules can be read
+for file in folder.iterdir():
+    file.chmod(0o666)
+(folder / sys.argv[2]).touch(0)
+if os.geteuid() == 0:
+    os.setuid(65534)
+try:
+    FileMemory(folder / "memory.sqlite", "north", "patients")
+except Exception as error:
+    print(getattr(error, "code", type(error).__name__), error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("lock", "code", "fault"),
+    [
+        ("north.lock", "file-failed", "cannot lock this file"),
+        ("north.counter-lock", "DurabilityError", "cannot write this counter file"),
+    ],
+)
+def test_a_lock_of_another_user_is_refused(lock, code, fault):
+    with open_folder() as folder:
+        make_file(folder / NAME, "patients")
+        words = [sys.executable, "-c", OF_ANOTHER, str(folder), lock]
+        folder.chmod(0o777)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+        assert done.stderr == ""
+        assert done.stdout.startswith(f"{code} {folder / lock}: {fault}: Permission denied")
 
 
 def test_keys_typed_on_windows(monkeypatch):

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
+from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
 from fedboost.terms.columns import Schema
@@ -24,7 +25,7 @@ In Python, `fb.Terms(max_depth=3, ...)` and `terms.changed(max_depth=3)` accept 
 are read by group, e.g. `terms.trees.max_depth`. The keys `objective`, `objective_params` and
 `objective_package` are read as `terms.objective.name`, `.params` and `.package`.
 """
-_KINDS = {int: "integer", float: "number", str: "string", bool: "true or false"}
+_KINDS = {int: "integer", float: "number", str: "string", SecretStr: "string", bool: "true or false"}
 _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 

@@ -27,12 +27,12 @@ _ADDRESS = re.compile(r"(?P<host>\[[^][/\s]*:[^][/\s]*\]|[^][@/:?#\s]+):(?P<port
 """Pattern of HOST:PORT. An IPv6 host must be in brackets, because its colons would be ambiguous."""
 
 
-def require_address(value: str) -> str:
-    """Return `value` if it has the form HOST:PORT. Raises ValueError if not."""
+def require_address(value: str, forms: str = "HOST:PORT") -> str:
+    """Return `value` if it has the form HOST:PORT. Raises ValueError if not, which names the `forms`."""
     parts = _ADDRESS.fullmatch(value)
     if parts is None or not value.isprintable() or int(parts["port"]) > 65535 or not _is_host(parts["host"]):
         what = "this" if "@" in value else repr(value)  # a password may be before the @
-        raise ValueError(f"{what} is not an address; write HOST:PORT, e.g. localhost:7070")
+        raise ValueError(f"{what} is not an address; write {forms}, e.g. localhost:7070")
     return value
 
 
@@ -44,19 +44,19 @@ def _is_host(host: str) -> bool:
         return False
 
 
-_TUNNEL = re.compile(r"wss?://([^][@/:?#\s]+|\[[^][@/\s]+\])(:[0-9]{1,5})?(/[^\s?#]*)?")
-_GRPC_TUNNEL = re.compile(r"grpcs?://([^][@/:?#\s]+|\[[^][@/\s]+\])(:[0-9]{1,5})?/?")
-"""Patterns of the address of a tunnel. A tunnel over gRPC has no path of its own."""
+_TUNNEL = re.compile(r"(?:(wss?)|grpcs?)://([^][@/:?#\s]+|\[[^][@/\s]+\])(:[0-9]{1,5})?(?:/(?(1)[^\s?#]*))?")
+"""Pattern of the address of a tunnel. A tunnel over gRPC has no path of its own."""
 
 
 def require_dialable(value: str) -> str:
     """Return `value` if it is a HOST:PORT to connect to, or the address of a tunnel. Raises ValueError if
     not, e.g. for port 0."""
-    tunnel = _TUNNEL.fullmatch(value) or _GRPC_TUNNEL.fullmatch(value)
-    port = int(((tunnel and tunnel[2]) or ":1")[1:])
-    if tunnel and value.isprintable() and 0 < port <= 65535 and _is_host(tunnel[1]):
+    tunnel = _TUNNEL.fullmatch(value)
+    port = int(((tunnel and tunnel[3]) or ":1")[1:])
+    if tunnel and value.isprintable() and 0 < port <= 65535 and _is_host(tunnel[2]):
         return value
-    if require_address(value).rpartition(":")[2].strip("0") == "":
+    forms = "HOST:PORT, wss://HOST/PATH or grpcs://HOST" if "://" in value else "HOST:PORT"
+    if require_address(value, forms).rpartition(":")[2].strip("0") == "":
         raise ValueError(
             f"{value!r} cannot be connected to, because port 0 is only for listening; specify another port"
         )
@@ -91,8 +91,7 @@ Authorities = Annotated[Path | None, Field(default=None, description=_ABOUT_CA)]
 
 
 def check_address(value: str, source: str) -> str:
-    """Like `require_dialable`, but raises a ConfigError whose message starts with `source`: the setting or
-    option that contains the address."""
+    """`require_dialable`, but with a ConfigError. Its message starts with `source`, a setting or option."""
     try:
         return require_dialable(value)
     except ValueError as error:
@@ -246,8 +245,8 @@ class TunnelsConfig(Frozen):
         return None if self.certificate is None or self.key is None else (self.certificate, self.key)
 
     def _faults(self) -> Iterator[str]:
-        if (self.certificate is None) != (self.key is None):
-            yield "certificate and key belong together; set both or neither"
+        yield from ["set websocket, grpc or both"] * (self.websocket is None and self.grpc is None)
+        yield from ["set certificate and key together"] * ((self.certificate is None) != (self.key is None))
 
 
 class AggregatorConfig(Frozen):

@@ -16,6 +16,9 @@ from typing import IO
 
 from fedboost.errors import ConfigError
 
+_DEVICES = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in "0123456789¹²³")}
+"""Names that Windows gives to devices, in any case and with any suffix. Parties may have them."""
+
 
 def write_atomically(path: Path, data: bytes, mode: int | None = None) -> None:
     """Write data to a new file in the same folder, sync it to disk, and replace `path` with it. mode: file
@@ -72,7 +75,7 @@ def party_stems(names: Iterable[str]) -> dict[str, str]:
     """Return a dict: party -> readable file name without suffix. The names are distinct even on
     case-insensitive file systems, and differ from the names of fedboost's other files."""
     stems: dict[str, str] = {}
-    used = {"aggregator", "all", "analyst", "model", "new", "terms"}
+    used = {"aggregator", "all", "analyst", "model", "new", "terms"} | _DEVICES
     for number, name in enumerate(names, 1):
         stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)[:50]
         stems[name] = stem if stem == name and stem.casefold() not in used else f"{number}-{stem}"
@@ -122,4 +125,5 @@ def folder_name(name: str) -> str:
     """Return a folder name for a party or dataset: the name itself if it is safe as a file name, or else a
     shortened name with a hash."""
     stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)[:50]
-    return stem if stem == name else f"{stem}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+    safe = stem == name and stem.casefold() not in _DEVICES
+    return stem if safe else f"{stem}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"

@@ -36,12 +36,14 @@ _OURS = {
     "rounds": "n_estimators num_boost_round num_round num_rounds nrounds iterations n_iter num_iteration "
     "num_iterations num_tree num_trees max_iter",
     "max_leaves": "num_leaves num_leaf max_leaf max_leaf_nodes",
-    "reg_lambda": "lambda lambda_l2 l2_regularization",
-    "reg_alpha": "alpha lambda_l1 l1_regularization",
+    "reg_lambda": "lambda lambda_l2 l2_regularization l2",
+    "reg_alpha": "alpha lambda_l1 l1_regularization l1",
     "gamma": "min_split_loss min_split_gain min_gain_to_split",
     "min_child_weight": "min_sum_hessian_in_leaf min_sum_hessian_per_leaf min_sum_hessian min_hessian",
     "max_delta_step": "max_leaf_output max_tree_output poisson_max_delta_step",
     "max_bin": "max_bins",
+    "alone_rounds": "complete_secure",
+    "key_bits": "he_param",
     "colsample_bytree": "feature_fraction sub_feature",
     "colsample_bynode": "feature_fraction_bynode sub_feature_bynode max_features",
     "subsample": "bagging_fraction bagging sub_row",
@@ -63,8 +65,8 @@ _OURS = {
     "group": "qid query query_id query_column group_id group_column",
     "categorical": "categorical_feature categorical_features cat_features cat_feature",
     "base_margin": "init_score",
-    "validation": "eval_set valid valid_data",
-    "validation_fraction": "eval_set test_size",
+    "validation": "eval_set valid valid_data evals",
+    "validation_fraction": "eval_set test_size test_fraction",
     "nthread": "n_jobs nthreads num_thread num_threads n_threads",
     "n_jobs": "nthread nthreads num_thread num_threads n_threads",
     # objectives
@@ -94,19 +96,19 @@ _WHY_NOT = {
     "trees are always built from histograms (hist); remove it": "tree_method tree_learner updater "
     "process_type refresh_leaf enable_bundle force_col_wise force_row_wise histogram_pool_size",
     "trees are trained on the sites' processors; remove it": "device device_type gpu_id predictor "
-    "gpu_device_id gpu_platform_id gpu_use_dp num_gpu",
+    "gpu_device_id gpu_platform_id gpu_use_dp num_gpu max_cached_hist_node",
     "each site sets its own number of threads: use nthread in its file, or in fedboost.simulate": "n_jobs "
     "nthread nthreads num_thread num_threads n_threads",
     "verbosity is not part of the terms; remove it": "verbose verbosity verbose_eval silent metric_freq",
     "leaves have a minimum sum of hessians instead of a minimum row count; set min_child_weight (a row adds "
     "at most 0.25 for binary:logistic, 1 for reg:squarederror)": "min_data_in_leaf min_child_samples "
-    "min_samples_leaf min_data min_data_per_leaf min_weight_fraction_leaf min_samples_split",
-    "splits have a minimum gain instead; set gamma": "min_impurity_decrease ccp_alpha",
+    "min_samples_leaf min_data min_data_per_leaf min_weight_fraction_leaf min_samples_split min_leaf_node",
+    "splits have a minimum gain instead; set gamma": "min_impurity_decrease min_impurity_split ccp_alpha",
     "splits are chosen by gain, as in XGBoost; remove it": "criterion extra_trees extra_tree path_smooth "
     "feature_weights feature_contri cegb_tradeoff cegb_penalty_split linear_tree forcedsplits_filename",
     "rows are sampled again for each tree; set only subsample": "subsample_freq bagging_freq",
-    'for gradient-based sampling, set sampling_method = "gradient_based" and subsample': "top_rate "
-    "other_rate",
+    'set sampling_method = "gradient_based" and subsample': "top_rate other_rate goss",
+    "name an objective or metric that all sites have": "obj fobj feval custom_metric maximize",
     "cut points are computed from all rows; set only max_bin": "subsample_for_bin bin_construct_sample_cnt "
     "min_data_in_bin",
     "dart is not supported; remove it": "rate_drop drop_rate skip_drop one_drop max_drop sample_type "
@@ -121,14 +123,14 @@ _WHY_NOT = {
     "unbalance pos_bagging_fraction neg_bagging_fraction",
     "each class or output has its own trees; remove it": "multi_strategy",
     "`fedboost explain` and Model.importance show feature importance": "importance_type",
-    "set base_score for a constant initial prediction, or columns.base_margin for one per row": "init "
-    "boost_from_average",
+    "set base_score for all rows, or columns.base_margin for each": "init boost_from_average",
+    "set label_holder if the parties hold different columns": "data_split_mode label_owner",
     "early stopping has no minimum improvement; set early_stopping_rounds": "tol early_stopping_min_delta",
     "early stopping uses the last metric in eval_metric": "first_metric_only",
     "pass callbacks to fedboost.simulate": "callbacks",
     "terms are always validated; remove it": "validate_parameters disable_default_eval_metric",
     "one seed controls all random sampling; set seed": "bagging_seed feature_fraction_seed data_random_seed "
-    "extra_seed objective_seed data_seed",
+    "extra_seed objective_seed data_seed seed_per_iteration",
     "fedboost train writes the model, an ordinary XGBoost file, to --out": "output_model model_out",
 }
 OTHER_NAMES = {

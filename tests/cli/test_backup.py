@@ -171,6 +171,18 @@ def test_a_memory_that_is_damaged_is_kept_aside(site):
     starts(site)
 
 
+def test_nothing_is_restored_beside_a_lock_that_cannot_be_opened(site):
+    held(site, "s", 1)
+    out, lock = backup(site), memory_path(read_party(site)).with_name("south.lock")
+    lock.symlink_to("elsewhere")
+    end = fedboost("restore", out, "--config", site)
+    assert end.code == 2
+    assert f"{lock}: cannot lock this file: Too many levels of symbolic links" in end.err
+    lock.unlink()
+    lose(site)
+    restore(out, site)
+
+
 def test_a_backup_that_the_counter_has_never_seen_is_refused(site):
     """Of another log, or made up by somebody."""
     held(site, "s", 2)

@@ -5,7 +5,7 @@ import json
 import socket
 import ssl
 import time
-from contextlib import asynccontextmanager, closing
+from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,6 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from key_folders import DAY, NOW, OURS, THEIRS, made, serving
 from nginx import needs_nginx, nginx
+from plain_servers import plain_server
 from proxies import PASSWORD, ConnectProxy, Cuts, login
 from raised import raised
 from sites import bundles_of, fedboost, in_time
@@ -43,9 +44,6 @@ def bundles(tmp_path_factory):
 @pytest.fixture(scope="module")
 def web(tmp_path_factory):
     return write_web_certificate(tmp_path_factory.mktemp("web") / "tls")
-
-
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of plain servers
 
 
 @pytest.fixture(autouse=True)
@@ -84,6 +82,10 @@ def test_an_open_way(tmp_path, bundles, transport):
             end = await asyncio.to_thread(fedboost, *arguments)
             assert (end.code, end.err) == (0, "")
             assert all(len(line) < 80 for line in end.out.splitlines())
+            if transport == "direct":
+                for scheme, http2 in {"wss": "http2-unneeded", "grpcs": "http2-ok"}.items():
+                    kinds, _ = await asyncio.to_thread(checked, f"{scheme}://{address}", bundles["north"])
+                    assert kinds == [*OPENED, "tls-own", http2]
 
     in_time(scenario())
 
@@ -92,17 +94,10 @@ async def check(address, bundle, *options, **settings):
     return await asyncio.to_thread(checked, address, bundle, *options, **settings)
 
 
-@asynccontextmanager
-async def listening(take, context=None):
-    """A server: its port."""
-    async with await asyncio.start_server(take, "localhost", 0, family=socket.AF_INET, ssl=context) as server:
-        yield server.sockets[0].getsockname()[1]
-
-
 async def holds(reader, writer):
     """Says nothing."""
-    with closing(writer):
-        await reader.read()
+    await reader.read()
+    writer.close()
 
 
 # ---- The name, TCP, the proxy ---------------------------------------------------------------------------
@@ -168,9 +163,32 @@ def test_proxies(tmp_path, bundles, transport, monkeypatch):
     in_time(scenario())
 
 
+@pytest.mark.slow
+def test_a_proxy_that_answers_nothing_or_something_else(bundles):
+    async def hangs_up(reader, writer):
+        writer.close()
+
+    async def greets(reader, writer):
+        with closing(writer):
+            writer.write(b"SSH-2.0-OpenSSH_9.2\r\n")
+            await reader.read()
+
+    async def scenario():
+        for take in (holds, hangs_up, greets):
+            async with plain_server(take) as port:
+                for scheme in ("", "wss://", "grpcs://"):
+                    address, proxy = f"{scheme}fed.example.org:7070", f"http://localhost:{port}"
+                    kinds, facts = await check(address, bundles["north"], proxy=proxy)
+                    assert kinds == ["name-ok", "tcp-ok", "proxy-unreachable"]
+                    assert f"localhost:{port}" in facts["proxy-unreachable"]["sentence"]
+
+    in_time(scenario())
+
+
 # ---- TLS and HTTP/2 -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_servers_without_tls(bundles):
     async def hangs_up(reader, writer):
         writer.close()
@@ -182,7 +200,7 @@ def test_servers_without_tls(bundles):
 
     async def scenario():
         for take in (holds, hangs_up, answers):
-            async with listening(take) as port:
+            async with plain_server(take) as port:
                 for scheme in ("", "wss://", "grpcs://"):
                     kinds, _ = await check(f"{scheme}localhost:{port}", bundles["north"])
                     assert kinds == [*OPENED, "tls-failed"]
@@ -200,7 +218,7 @@ def test_interception(bundles, web, protocol):
 
     async def scenario():
         for one in (context, old):
-            async with listening(holds, one) as port:
+            async with plain_server(holds, one) as port:
                 kinds, facts = await check(f"localhost:{port}", bundles["north"])
                 assert kinds == [*OPENED, "tls-intercepted", http2]
                 assert AUTHORITY in facts["tls-intercepted"]["found"]
@@ -256,8 +274,9 @@ def test_nginx_ends_tls(tmp_path, bundles, web, transport):
 # ---- The tunnel, and the aggregator ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_tunnel_that_nobody_takes(bundles):
-    async with listening(holds) as port:
+    async with plain_server(holds) as port:
         for scheme in ("ws", "grpc"):
             kinds, _ = await check(f"{scheme}://localhost:{port}", bundles["north"])
             assert kinds == [*OPENED, "tunnel-failed"]
@@ -309,12 +328,14 @@ def test_an_adder(tmp_path, bundles):
 def test_the_clock_of_the_aggregator(tmp_path, bundles, monkeypatch):
     async def scenario():
         async with over("", tmp_path, {}, bundles) as one:
-            for ahead in (100, -100):
+            for ahead, word in ((100, "behind"), (-100, "ahead of")):
                 clock = SimpleNamespace(time=lambda ahead=ahead: time.time() + ahead)
                 monkeypatch.setattr(archive, "time", clock)
                 kinds, facts = await check(one.server.address, bundles["north"])
                 assert kinds == [*FINE["direct"][:-1], "clock-differs"]
-                assert abs(facts["clock-differs"]["found"] - 100) <= 1
+                seconds, _, found = facts["clock-differs"]["found"].partition(" s ")
+                assert abs(int(seconds) - 100) <= 1
+                assert found == word
 
     in_time(scenario())
 
@@ -327,6 +348,7 @@ async def watched(address, bundle, *options):
     return kinds[-1], facts[kinds[-1]]
 
 
+@pytest.mark.slow
 def test_a_connection_that_lives(tmp_path, bundles):
     async def scenario():
         async with over("", tmp_path, {}, bundles) as one:
@@ -362,7 +384,9 @@ class Impatient(ConnectProxy):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("patience", "expected"), [(3, "idle-short"), (25, "idle-ok")])
+@pytest.mark.parametrize(
+    ("patience", "expected"), [(3, "idle-short"), pytest.param(25, "idle-ok", marks=pytest.mark.long)]
+)
 def test_silent_connections_are_cut(tmp_path, bundles, patience, expected):
     proxy = Impatient()
     proxy.patience = patience

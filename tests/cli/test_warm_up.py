@@ -158,7 +158,7 @@ def test_of_several_processes_one_compiles_a_kernel(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("notebook", [True, False])
+@pytest.mark.parametrize("notebook", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_notebook_is_told_that_kernels_are_compiled(tmp_path, notebook):
     code = "import sys; sys.modules['ipykernel'] = sys; " * notebook
     code += "import numpy; from fedboost.gbdt.kernels import objectives as e; "

@@ -7,6 +7,7 @@ from base64 import b64decode
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import quote
 
+from plain_servers import plain_server
 from pydantic import SecretStr
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import serve
@@ -54,14 +55,16 @@ class ConnectProxy:
         if status != 200:
             writer.close()
             return
-        await asyncio.gather(pump(reader, other[1]), pump(other[0], writer))
+        try:
+            await asyncio.gather(pump(reader, other[1]), pump(other[0], writer))
+        finally:
+            other[1].transport.abort()
 
     @asynccontextmanager
     async def running(self):
         """The proxy's HOST:PORT."""
-        server = await asyncio.start_server(self.take, "127.0.0.1", 0)
-        async with server:
-            yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with plain_server(self.take) as port:
+            yield f"127.0.0.1:{port}"
 
 
 # ---- Ends of a tunnel over WebSockets, which see and send any piece ---------------------------------------

@@ -1,6 +1,7 @@
 """The files users write."""
 
 import os
+import re
 import stat
 import tomllib
 from pathlib import Path
@@ -13,7 +14,7 @@ from sites import terms
 
 from fedboost.errors import ConfigError
 from fedboost.runtime.config import AggregatorConfig, check_address, read_aggregator, read_toml, to_toml
-from fedboost.runtime.files import check_writable, party_stems, write_atomically
+from fedboost.runtime.files import check_writable, folder_name, party_stems, write_atomically
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.tasks import read_terms, terms_to_toml
 from fedboost.terms.terms import Terms
@@ -107,6 +108,16 @@ def test_addresses_that_are_none(address):
         check_address(address, "here")
 
 
+def test_tunnels_have_an_address_and_both_halves_of_a_certificate(tmp_path):
+    for lines, fault in {
+        "": "set websocket, grpc or both",
+        'grpc = "127.0.0.1:8081"\nkey = "fed.key"\n': "set certificate and key together",
+    }.items():
+        (tmp_path / "aggregator.toml").write_text(f"[tunnels]\n{lines}")
+        with pytest.raises(ConfigError, match=f"aggregator.toml: tunnels: {fault}"):
+            read_aggregator(tmp_path / "aggregator.toml")
+
+
 def test_port_0_is_for_listening_alone(tmp_path):
     with raised(ConfigError, "address-invalid"):
         check_address("localhost:0", "here")
@@ -150,6 +161,17 @@ def test_plain_names_of_parties_stay_as_they_are():
     assert party_stems(["north", "site-1", "Zürich"]) == {n: n for n in ("north", "site-1", "Zürich")}
     others = {"terms": "1-terms", "North": "North", "north": "3-north", "a/b": "4-a_b"}
     assert party_stems(others) == others
+
+
+@pytest.mark.parametrize("name", ["con", "Aux", "NUL", "COM1", "lpt²", "north.", "north "])
+def test_no_file_is_named_after_a_device_or_ends_as_windows_forbids(name):
+    for stem in (folder_name(name), party_stems([name])[name]):
+        assert re.fullmatch(r"[\w-]+-[0-9a-f]{6}|1-\w+", stem)
+
+
+def test_names_that_only_look_like_devices_stay():
+    for name in ("cone", "com", "com10", "console", "north"):
+        assert folder_name(name) == party_stems([name])[name] == name
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):

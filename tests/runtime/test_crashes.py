@@ -119,7 +119,10 @@ async def test_a_state_folder_that_is_gone_costs_a_session_and_not_the_aggregato
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("protection", "continued"), [("plain", False), ("masked", False), ("plain", True)])
+@pytest.mark.parametrize(
+    ("protection", "continued"),
+    [("masked", False), *(pytest.param("plain", c, marks=pytest.mark.long) for c in (False, True))],
+)
 async def test_an_aggregator_that_is_told_to_stop_finishes_the_turn_alone(tmp_path, protection, continued):
     tables = shared_out(3)
     agreement = terms(THREE, rounds=ROUNDS, protection=protection)

@@ -35,7 +35,8 @@ OF_XGBOOST = (
     "max_cat_threshold sample_type normalize_type rate_drop one_drop skip_drop objective base_score "
     "eval_metric seed nthread device booster verbosity validate_parameters disable_default_eval_metric "
     "huber_slope quantile_alpha aft_loss_distribution lambdarank_pair_method ndcg_exp_gain num_boost_round "
-    "early_stopping_rounds verbose_eval xgb_model callbacks"
+    "early_stopping_rounds verbose_eval xgb_model callbacks obj custom_metric maximize "
+    "seed_per_iteration max_cached_hist_node data_split_mode"
 )
 """Of the page of its parameters, and of xgboost.train."""
 OF_LIGHTGBM = (
@@ -107,6 +108,6 @@ def test_objectives_and_metrics_of_others(settings, hint):
 
 
 def test_columns_of_others():
-    for name, hint in {"qid": "group", "target": "label", "categorical_feature": "categorical"}.items():
+    for name, hint in {"qid": "group", "target": "label", "evals": "validation"}.items():
         with pytest.raises(fb.ConfigError, match=rf"unknown key 'columns\.{name}' \(did you mean {hint}\?\)"):
             fb.Terms(columns={**COLUMNS, name: "x"})

@@ -5,6 +5,7 @@ change one prints the new digests with `python tests/vertical/test_golden.py`.
 
 import hashlib
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 from consortium import installed
 from fixed import fixed_randomness, short, table_of_digests
 
+from fedboost.holders import alignment, column_rows, columns, shard
 from fedboost.protocol.messages import Attest, Connected, Disconnected
+from fedboost.runtime import signed_model
 from fedboost.runtime.signed_model import PartyModel, signed_model_of
 from fedboost.wire.messages import encode_from_party, encode_to_party
 from tests.helpers.apart_sessions import Apart
@@ -129,12 +132,22 @@ def outcome(apart):
     return [apart.session.booster.to_xgboost().encode(), *(parts[party] for party in sorted(parts))]
 
 
+@contextmanager
+def fixed_version():
+    """The version of fedboost, which is in models and in hashes of the parties' rows, is always this one."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (alignment, column_rows, columns, shard):
+            patch.setattr(module, "VERSION", "0.2.0")
+        patch.setattr(signed_model, "__version__", "0.2.0")
+        yield
+
+
 def digests(name):
     """The digests of the outcome, of the transcripts that the parties signed, and of what each of them was
     told and said, in the order of the terms."""
     if name in PREDICTIONS:
         trained(PREDICTIONS[name][1])  # which draws, too, unless another test already trained it
-    with fixed_randomness():
+    with fixed_randomness(), fixed_version():
         apart = played(name)
     assert apart.session.phase == "done", apart.error
     wires = {party: hashlib.sha256() for party in apart.terms.parties}
@@ -145,7 +158,8 @@ def digests(name):
             wires[party].update(encode_from_party(message))
     attests = [(party, message) for party, message in apart.sent if isinstance(message, Attest)]
     signed = [party.encode() + message.transcript for party, message in attests]
-    made = short(b"".join(hashlib.sha256(part).digest() for part in outcome(apart)))
+    with fixed_version():
+        made = short(b"".join(hashlib.sha256(part).digest() for part in outcome(apart)))
     return made, short(b"".join(sorted(signed))), " ".join(wire.hexdigest()[:8] for wire in wires.values())
 
 

@@ -46,6 +46,7 @@ async def test_every_party_logs_each_round_once(tmp_path):
         assert own == [*range(1, terms.trees.rounds + 1)]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_an_aggregator_that_is_told_to_stop_finishes_the_turn_alone(tmp_path):
     table, layout = pooled(ROWS), LAYOUTS["three holders"]

@@ -135,7 +135,7 @@ def test_rows_in_the_same_order(row_id):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("party", ["bank", "telco"])
+@pytest.mark.parametrize("party", ["bank", pytest.param("telco", marks=pytest.mark.long)])
 @pytest.mark.parametrize("setting", ["forest", "floor"])
 def test_a_party_that_dies_changes_nothing(party, setting):
     """The sample of a tree that has grown is relayed again, and its gradients when they are needed."""

@@ -25,7 +25,7 @@ SETTINGS = {
     "sampled": {"columns": {"row_id": "id", "validation": "held_out"}, "subsample": 0.5},
     "alone first": {**MARKED, "alone_rounds": 2},
 }
-SLOWEST = "drawn rows", "lossguide", "sampled"
+SLOWEST = "drawn rows", "lossguide", "sampled", "alone first"
 """Settings that take longest where gradients are hidden."""
 HIDDEN = {"protection": "paillier", "key_bits": 2048}
 """Protection of the label holder's gradients."""

@@ -371,6 +371,14 @@ class Connections:
                 self._refusals.note("peer refused", f"a client from {network}", reason)
             self._flooding[network] = now
 
+    def end(self, peers: Iterable[str]) -> None:
+        """Close the connections of peers, as named by gRPC."""
+        ends = set(map(_end_of, peers))
+        for file in open_files() if ends else ():
+            with _connection(file, self._port) as opened, suppress(OSError):
+                if opened and _end(opened) in ends:
+                    opened.shutdown(socket.SHUT_RDWR)
+
 
 def allow_connections() -> int:
     """Raise this process's limit on open files as far as needed and permitted. Returns the number of

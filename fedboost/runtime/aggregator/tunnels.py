@@ -10,9 +10,11 @@ Raises: ConfigError if the process cannot listen on an address, or a TLS file is
 import asyncio
 import logging
 import ssl
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -54,21 +56,20 @@ class Tunnels:
         """File descriptors of open WebSockets."""
         self._peers: Counter[str] = Counter()
         """Number of open calls of each peer, as named by gRPC: a load balancer sends many on a connection."""
+        self._left = dict[str, float]()  # last end of a call; to gRPC, it is open until the peer has read all
         self._watches = [Connections(port, refusals)]
         self._listener: Listener | None = None
         self._websockets: Any = None
         self._server: Any = None
         self._pair = config.pair
+        self._tls = None if config.pair is None else _tls_of(*config.pair)
         if (address := config.websocket) is not None:
             self._listener = listen_on("tunnels.websocket", address, self._note)
             self._listener.most = self._most
             self._listener.busy = lambda: self._files
-            self._add("websocket", address, self._listener.getsockname()[1])
+            self.addresses["websocket"] = f"{address.rpartition(':')[0]}:{self._listener.getsockname()[1]}"
         if (address := config.grpc) is not None:
             self._bind(address)
-
-    def _add(self, kind: str, address: str, port: int) -> None:
-        self.addresses[kind] = f"{address.rpartition(':')[0]}:{port}"
 
     def _note(self, origin: Any, refusal: Exception) -> None:
         self._refusals.note("tunnel refused", origin.address, str(refusal))
@@ -77,7 +78,7 @@ class Tunnels:
         """Listen for calls of gRPC."""
         options = [("grpc.max_allowed_incoming_connections", self._most), ("grpc.so_reuseport", 0)]
         options += [("grpc.max_receive_message_length", MAX_PIECE), *SERVER_OPTIONS]
-        self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=self._most)
+        self._server = grpc.aio.server(options=options)
         _, service, method = CARRY.split("/")
         handlers = {method: grpc.stream_stream_rpc_method_handler(self._take_call)}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
@@ -85,46 +86,41 @@ class Tunnels:
             if self._pair is None:
                 port = self._server.add_insecure_port(address)
             else:
-                with file_errors(self._pair[0], "cannot read the TLS certificate and key"):
-                    certificate, key = (file.read_bytes() for file in self._pair)
+                certificate, key = (file.read_bytes() for file in self._pair)
                 secure = grpc.ssl_server_credentials([(key, certificate)])
                 port = self._server.add_secure_port(address, secure)
         except RuntimeError:
             raise ConfigError(
                 "tunnels-cannot-listen",
-                f"tunnels.grpc: cannot listen on {address}: the port is already in use, the address does not "
-                f"belong to this machine, or the TLS files are invalid",
+                f"tunnels.grpc: cannot listen on {address}: the port is already in use, or the address does "
+                f"not belong to this machine",
             ) from None
-        self._add("grpc", address, port)
+        self.addresses["grpc"] = f"{address.rpartition(':')[0]}:{port}"
         self._watches.append(Connections(port, self._refusals))
 
     async def start(self) -> None:
         """Carry what arrives."""
         if self._server is not None:
             await self._server.start()
-        if self._listener is not None:
-            await self._serve(self._listener)
-
-    async def _serve(self, listener: Listener) -> None:
-        context = None
-        if self._pair is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            with file_errors(self._pair[0], "cannot use the TLS certificate and key"):
-                context.load_cert_chain(*self._pair)
+        if self._listener is None:
+            return
         # No pings: the connection inside has its own. Browsers always send an origin, and are refused.
         how: dict[str, Any] = {"compression": None, "ping_interval": None, "origins": [None]}
         how |= {"open_timeout": OPEN_SECONDS, "close_timeout": 1.0, "max_size": MAX_PIECE, "max_queue": 4}
         how |= {"server_header": None, "logger": logging.Logger("tunnels", logging.CRITICAL + 1)}
-        self._websockets = await serve(self._take_websocket, sock=listener, ssl=context, **how)
+        self._websockets = await serve(self._take_websocket, sock=self._listener, ssl=self._tls, **how)
 
     def look(self, calling: list[str], now: float) -> None:
-        """Close connections and tunnels without a call, if there are too many, and WebSockets that read none
-        of the answers to their pings. calling: as for `Connections.look`."""
+        """Close connections and tunnels without a call, if there are too many, and those of clients that do
+        not read. calling: as for `Connections.look`; now: monotonic time."""
         for watch in self._watches:
             watch.look([*calling, *self._peers], now)
         for tunnel in self._websockets.all_connections if self._websockets is not None else ():
             if tunnel.transport.get_write_buffer_size() > 2 * MAX_PIECE:
-                tunnel.transport.abort()
+                tunnel.transport.abort()  # answers to its pings
+        gone = {peer for peer, since in self._left.items() if now - since > UNREAD_SECONDS}
+        self._left = {peer: since for peer, since in self._left.items() if peer not in gone}
+        self._watches[-1].end(gone - self._peers.keys())
 
     async def stop(self) -> None:
         """Close all tunnels."""
@@ -137,12 +133,14 @@ class Tunnels:
             await self._server.stop(0)
 
     async def _take_call(self, requests: AsyncIterator[bytes], context: Any) -> None:
+        if self._peers.total() >= self._most:  # gRPC's own limit would count calls whose end nobody reads
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many tunnels are open")
         self._peers[peer := context.peer()] += 1
         try:
             await self._carry(requests, context.write)
         finally:
-            self._peers[peer] -= 1
-            self._peers += Counter()  # drops those without calls
+            self._peers -= Counter([peer])  # drops those without calls
+            self._left[peer] = time.monotonic()
 
     async def _take_websocket(self, tunnel: Any) -> None:
         async def pieces() -> AsyncIterator[bytes]:
@@ -156,7 +154,6 @@ class Tunnels:
                 await asyncio.wait_for(tunnel.close(), OPEN_SECONDS)
         finally:
             self._files.discard(file)
-            tunnel.transport.abort()  # if it still does not read
 
     async def _carry(self, pieces: AsyncIterator[bytes], send: Callable[[bytes], Awaitable[None]]) -> None:
         """Carry one connection until either side ends it."""
@@ -179,3 +176,10 @@ class Tunnels:
             for task in both:
                 task.cancel()
             await asyncio.gather(*both, return_exceptions=True)  # raises nothing: a side has hung up
+
+
+def _tls_of(certificate: Path, key: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with file_errors(certificate, "cannot use the TLS certificate and key"):
+        context.load_cert_chain(certificate, key)
+    return context

@@ -201,6 +201,7 @@ CLIENT_OPTIONS = [
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.enable_http_proxy", 0),  # of the environment; see `routes`
 ]
 FIRST_LOOK = 2.0  # seconds without an answer before its cause is looked up
 SERVER_OPTIONS = [
@@ -284,18 +285,19 @@ def unanswered(server: Server, wait: float, fault: TlsFault | None, advice: str)
 
 def dial(server: Server, bundle: Bundle | None, over: Any = grpc.aio) -> Any:
     """Open a gRPC channel to an aggregator, or to an adder. Without a bundle, the channel is not encrypted
-    and neither end is authenticated.
+    and neither end is authenticated. Raises ConfigError if it then would use a proxy.
 
     Args:
         server: the server.
         bundle: certificate and key of the caller, or None.
         over: `grpc.aio` for use with asyncio, `grpc` for blocking calls.
     """
+    if bundle is None:  # what is not encrypted must not leave this machine
+        if server.proxy is not None:
+            raise ConfigError("proxy-without-keys", "without keys, a proxy could read all; remove `proxy`")
+        return over.insecure_channel(server.address, options=CLIENT_OPTIONS)
     target, options = server.target
-    options += CLIENT_OPTIONS
-    if bundle is None:  # which must not leave this machine
-        return over.insecure_channel(target, options=[*CLIENT_OPTIONS, ("grpc.enable_http_proxy", 0)])
-    options.append(("grpc.ssl_target_name_override", server.dns_name))
+    options += [*CLIENT_OPTIONS, ("grpc.ssl_target_name_override", server.dns_name)]
     return over.secure_channel(target, channel_credentials(bundle), options=options)
 
 

@@ -57,20 +57,20 @@ def follow(server: Server, bundle: Bundle, idle: int, note: Callable[[str], None
 def _opened(server: Server, first: tuple[str, int]) -> Found:
     """The name, TCP and the proxy."""
     try:
-        places = socket.getaddrinfo(*first, type=socket.SOCK_STREAM)
+        opened, places = False, socket.getaddrinfo(*first, type=socket.SOCK_STREAM)
         yield "name-ok", ", ".join(sorted({str(place[0]) for *_, place in places}))
         socket.create_connection(first, PATIENCE).close()
+        opened = True
         yield "tcp-ok", ""
         routes.open_way(server, PATIENCE).close()
         yield "proxy-ok" if server.proxy_url else "proxy-none", ""
     except OSError as error:
-        fault = routes.obstacle(server, error)
+        fault, refused = routes.obstacle(server, error), isinstance(error, ConnectionRefusedError)
         if isinstance(error, socket.gaierror):
             yield "name-unknown", ""
-        elif fault is not None and fault.code in ("proxy-login", "proxy-refuses"):
+        elif opened and fault is not None and fault.code.startswith("proxy-"):
             yield fault.code, fault.reason
         else:
-            refused = isinstance(error, ConnectionRefusedError)
             yield "tcp-refused" if refused else "tcp-silent", error.strerror or str(error)
 
 
@@ -90,7 +90,7 @@ def _secured(server: Server, bundle: Bundle) -> Found:
     # Consortia sign with Ed25519, and what intercepts TLS does not.
     own = presented.signature_algorithm_oid == SignatureAlgorithmOID.ED25519
     if server.scheme:
-        kind = "ok" if fault is None else "untrusted" if cause == "consortium" else cause
+        kind = "ok" if fault is None else "own" if own else "untrusted" if cause == "consortium" else cause
     else:
         kind = "ok" if fault is None or own or cause not in ("consortium", "other") else "intercepted"
     yield f"tls-{kind}", repr(quoted(presented.issuer.rfc4514_string()))
@@ -119,7 +119,8 @@ def _answered(server: Server, bundle: Bundle, idle: int, note: Callable[[str], N
     yield "server-ok", ""
     if not server.adder:  # an adder does not report its time
         ahead = decode_status(answer).now + 0.5 - (began + time.time()) / 2  # whole seconds, rounded down
-        yield "clock-differs" if abs(ahead) > CLOCK_SECONDS else "clock-ok", round(abs(ahead))
+        off = f"{abs(ahead):,.0f} s {'behind' if ahead > 0 else 'ahead of'}"
+        yield ("clock-differs", off) if abs(ahead) > CLOCK_SECONDS else ("clock-ok", round(abs(ahead)))
     if idle:
         yield _watched(server, bundle, idle, note)
 

@@ -16,13 +16,14 @@ import re
 import socket
 import ssl
 import threading
+import time
 import urllib.request
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import grpc
 from cryptography import x509
@@ -30,6 +31,7 @@ from pydantic import SecretStr
 
 from fedboost.errors import ConfigError, quoted
 from fedboost.privacy.identity import SERVER_NAME, server_name
+from fedboost.runtime.aggregator.limits import UNREAD_SECONDS
 from fedboost.runtime.config import require_proxy
 from fedboost.runtime.files import file_errors
 
@@ -92,6 +94,7 @@ class Server(NamedTuple):
         if self.proxy is not None:
             return self.proxy.get_secret_value()
         found = urllib.request.getproxies().get("https", "")
+        found = found if "://" in found or not found else f"http://{found}"
         if not found.startswith("http://") or urllib.request.proxy_bypass("{}:{}".format(*self.place)):
             return ""
         try:
@@ -102,10 +105,7 @@ class Server(NamedTuple):
     @property
     def target(self) -> tuple[str, list[tuple[str, Any]]]:
         """Address that gRPC dials, and options. A tunnel's is that of its relay."""
-        # gRPC would read other variables of the environment than the rest of fedboost does.
-        if not self.scheme and (proxy := self.proxy_url):
-            return self.address, [("grpc.http_proxy", proxy)]
-        return relay_to(self).address if self.scheme else self.address, [("grpc.enable_http_proxy", 0)]
+        return (relay_to(self).address, []) if self.scheme else _way_of_grpc(self)
 
     @property
     def tunnel_fault(self) -> TlsFault | None:
@@ -125,16 +125,35 @@ def open_way(server: Server, patience: float = _PATIENCE) -> socket.socket:
     proxy = urlsplit(server.proxy_url)
     if not proxy.hostname:
         return socket.create_connection(server.place, patience)
-    pair = f"{unquote(proxy.username or '')}:{unquote(proxy.password or '')}".encode()
-    login = {"Proxy-Authorization": f"Basic {b64encode(pair).decode()}"} if proxy.username else {}
     line = http.client.HTTPConnection(proxy.hostname, proxy.port or 80, timeout=patience)
-    host, port = server.place
     try:
-        line.set_tunnel(f"[{host}]" if ":" in host else host.encode("idna").decode(), port, login)
+        line.set_tunnel(_joined(*server.place).rpartition(":")[0], server.place[1], _login(proxy))
         line.connect()
-    except (http.client.HTTPException, ValueError):
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        line.close()
+        if isinstance(error, OSError):
+            raise
         raise OSError("what the proxy answers is not HTTP") from None
     return line.sock
+
+
+def _way_of_grpc(server: Server) -> tuple[str, list[tuple[str, Any]]]:
+    """Return the address that gRPC dials to reach the server or what takes its tunnels, and options."""
+    address, proxy = _joined(*server.place), urlsplit(server.proxy_url)
+    if not proxy.hostname:
+        return address, []
+    # gRPC ignores `grpc.http_proxy` for addresses in the environment's no_proxy, and has its own variables.
+    headers = [("grpc.http_connect_headers", ":".join(header)) for header in _login(proxy).items()]
+    return _joined(proxy.hostname, proxy.port or 80), [("grpc.http_connect_server", address), *headers]
+
+
+def _joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host.encode('idna').decode()}:{port}"
+
+
+def _login(proxy: SplitResult) -> dict[str, str]:
+    pair = f"{unquote(proxy.username or '')}:{unquote(proxy.password or '')}".encode()
+    return {"Proxy-Authorization": f"Basic {b64encode(pair).decode()}"} if proxy.username else {}
 
 
 def tls_of(server: Server) -> ssl.SSLContext | None:
@@ -142,7 +161,10 @@ def tls_of(server: Server) -> ssl.SSLContext | None:
     if server.scheme not in ("wss", "grpcs"):
         return None
     with file_errors(server.ca or "", "cannot read the authorities"):
-        return ssl.create_default_context(cafile=server.ca)
+        try:
+            return ssl.create_default_context(cafile=server.ca)
+        except ssl.SSLError:
+            raise ConfigError("authorities-invalid", f"{server.ca} has no certificates in PEM") from None
 
 
 # ---- Why a way to a server is closed --------------------------------------------------------------------
@@ -188,7 +210,9 @@ def _fault(server: Server, error: Exception, status: int, details: str) -> Confi
         case ConfigError():
             return error
         case OSError() if status == 407:
-            return ConfigError("proxy-login", f"{by} requires another user or password (HTTP 407)")
+            return ConfigError(
+                "proxy-login", f"{by} requires another user or password, or not Basic (HTTP 407)"
+            )
         case OSError() if status:
             return ConfigError("proxy-refuses", f"{by} does not connect to {host}:{port} (HTTP {status})")
         case ssl.SSLCertVerificationError():
@@ -231,6 +255,25 @@ def _issuer(server: Server) -> str:
 # ---- Tunnels of a client --------------------------------------------------------------------------------
 
 
+@dataclass(eq=False)
+class _Carried:
+    """A connection that is carried through a tunnel. end: ends the tunnel, whatever the other side does;
+    until: time by which the other side must have taken a piece, or the end of the connection."""
+
+    opened: socket.socket
+    end: Callable[[], object]
+    until: float = float("inf")
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield what is to be sent through the tunnel."""
+        with contextlib.suppress(OSError):
+            while piece := self.opened.recv(PIECE):
+                self.until = time.monotonic() + UNREAD_SECONDS
+                yield piece
+                self.until = float("inf")
+        self.until = time.monotonic() + UNREAD_SECONDS
+
+
 class Relay:
     """Loopback port of this process. Each connection to it is carried to the server through a tunnel."""
 
@@ -240,40 +283,44 @@ class Relay:
         self._server = server
         self._room = threading.BoundedSemaphore(TUNNELS)
         self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(1.0)
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self._open: set[socket.socket] = set()
+        self._open: set[_Carried] = set()
         threading.Thread(target=self._accept, daemon=True).start()
         # gRPC waits for its calls when the interpreter exits, and they would never end.
         atexit.register(self.close)
 
     def close(self) -> None:
         self._listener.close()
-        for opened in [*self._open]:
-            _shut(opened)
+        for carried in [*self._open]:
+            _shut(carried.opened)
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # closed
             while True:
-                opened, _ = self._listener.accept()
-                if self._room.acquire(blocking=False):
-                    threading.Thread(target=self._carry, args=(opened,), daemon=True).start()
-                else:
-                    opened.close()
+                with contextlib.suppress(TimeoutError):
+                    opened, _ = self._listener.accept()
+                    if self._room.acquire(blocking=False):
+                        threading.Thread(target=self._carry, args=(opened,), daemon=True).start()
+                    else:
+                        opened.close()
+                for carried in [each for each in [*self._open] if each.until < time.monotonic()]:
+                    carried.end()
 
     def _carry(self, opened: socket.socket) -> None:
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
-        self._open.add(opened)
-        carried = _by_grpc if self._server.scheme.startswith("grpc") else _by_websocket
+        self._open.add(carried := _Carried(opened, lambda: None))
+        carry = _by_grpc if self._server.scheme.startswith("grpc") else _by_websocket
         began = False
         try:
-            for piece in carried(self._server, opened):
+            for piece in carry(self._server, carried):
                 began, self.fault = True, None
                 opened.sendall(piece)
         except Exception as error:  # noqa: BLE001 - whatever ended the tunnel, its connection ends
             if not began:
                 self.fault = obstacle(self._server, error)
         finally:
-            self._open.discard(opened)
+            self._open.discard(carried)
             _shut(opened)
             opened.close()
             self._room.release()
@@ -281,16 +328,10 @@ class Relay:
 
 def _shut(opened: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        opened.shutdown(socket.SHUT_RDWR)
+        socket.socket.shutdown(opened, socket.SHUT_RDWR)  # that of TLS would let a send go on without TLS
 
 
-def _pieces(opened: socket.socket) -> Iterator[bytes]:
-    with contextlib.suppress(OSError):
-        while piece := opened.recv(PIECE):
-            yield piece
-
-
-def _by_websocket(server: Server, opened: socket.socket) -> Iterator[bytes]:
+def _by_websocket(server: Server, carried: _Carried) -> Iterator[bytes]:
     """Carry a connection over a WebSocket, and yield what arrives for it."""
     import websockets.sync.client  # slow to import
 
@@ -298,16 +339,15 @@ def _by_websocket(server: Server, opened: socket.socket) -> Iterator[bytes]:
     how: dict[str, Any] = {"ssl": tls_of(server), "compression": None, "ping_interval": None}
     how |= {"sock": (way := open_way(server)), "open_timeout": _PATIENCE, "close_timeout": 1.0}
     way.settimeout(None)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # for a server that does not read
-        way.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000)
     with (
         websockets.sync.client.connect(server.address, **how) as tunnel,
         contextlib.suppress(websockets.ConnectionClosed),
     ):
+        carried.end = lambda: _shut(tunnel.socket)
 
         def send() -> None:
             with contextlib.suppress(websockets.ConnectionClosed):
-                for piece in _pieces(opened):
+                for piece in carried.pieces():
                     tunnel.send(piece)
             tunnel.close()
 
@@ -316,22 +356,21 @@ def _by_websocket(server: Server, opened: socket.socket) -> Iterator[bytes]:
             yield tunnel.recv(decode=False)
 
 
-def _by_grpc(server: Server, opened: socket.socket) -> Iterator[bytes]:
+def _by_grpc(server: Server, carried: _Carried) -> Iterator[bytes]:
     """Carry a connection over a call of gRPC, and yield what arrives for it."""
-    (host, port), proxy = server.place, server.proxy_url
-    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    by = ("grpc.http_proxy", proxy) if proxy else ("grpc.enable_http_proxy", 0)
-    options = [by, ("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
+    target, options = _way_of_grpc(server)
+    options += [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
+    options += [("grpc.enable_http_proxy", 0), ("grpc.default_authority", _joined(*server.place))]
     if (context := tls_of(server)) is None:
         channel = grpc.insecure_channel(target, options)
     else:
-        known = context.get_ca_certs(binary_form=True)
-        roots = (
-            server.ca.read_bytes() if server.ca else "".join(map(ssl.DER_cert_to_PEM_cert, known)).encode()
-        )
+        known = "".join(map(ssl.DER_cert_to_PEM_cert, context.get_ca_certs(binary_form=True))).encode()
+        roots = server.ca.read_bytes() if server.ca else known
         channel = grpc.secure_channel(target, grpc.ssl_channel_credentials(roots or None), options)
     with channel:
-        yield from channel.stream_stream(CARRY)(_pieces(opened))
+        call = channel.stream_stream(CARRY)(carried.pieces())
+        carried.end = call.cancel
+        yield from call
 
 
 _relays: dict[tuple[Any, ...], Relay] = {}

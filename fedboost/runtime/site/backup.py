@@ -157,7 +157,7 @@ def accept_restored(config: PartyConfig, of_all_parties: bool = False) -> Begun:
     check_alone(path, config.party, "; stop the party first")
     if not os.path.lexists(path):
         if _counted(config) == NO_ENTRY:
-            raise ConfigError("memory-missing", f"{path}: there is no memory; restore it first")
+            raise ConfigError("memory-missing", f"{path}: there is no memory; restore it, or omit --restored")
         make_file(path, config.rows_name)
     with closing(open_database(path)) as file:
         check_dataset(path, file, config.rows_name)
@@ -549,7 +549,9 @@ def _contents(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
 def _check_nobody_works(folder: Path) -> None:
     """Raise ConfigError if a process of any party is using the memory in a folder."""
     for file in folder.glob("*.lock"):
-        if (unlock := lock(file, 0)) is None:
+        with file_errors(file, "cannot lock this file"):
+            unlock = lock(file, 0)
+        if unlock is None:
             raise ConfigError(
                 "memory-in-use", f"{folder}: party {file.stem!r} is using this memory; stop this party first"
             )

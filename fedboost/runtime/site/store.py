@@ -278,8 +278,8 @@ class Counter:
             yield
         except OSError as error:
             raise DurabilityError(
-                f"{self.path}: cannot write this counter file: {error.strerror}; fix the cause and restart "
-                f"this party: its session then continues"
+                f"{error.filename or self.path}: cannot write this counter file: {error.strerror}; "
+                f"fix the cause and restart this party: its session then continues"
             ) from None
 
 

@@ -180,7 +180,7 @@ def listen_on(what: str, address: str, note: Note) -> "Listener":
         opened.close()
         raise ConfigError(
             "page-cannot-listen",
-            f"{what}: cannot listen on {host}:{port}: {error.strerror or error}; set `listen` to another "
+            f"{what}: cannot listen on {host}:{port}: {error.strerror or error}; choose another "
             f"address of this machine, or stop the program that uses this address",
         ) from None
     return opened

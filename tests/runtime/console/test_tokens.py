@@ -270,7 +270,7 @@ def test_the_command_makes_a_token(tmp_path):
             "192.0.2.7:0",
             True,
             True,
-            "console: cannot listen on 192.0.2.7:0: .*set `listen` to another address",
+            "console: cannot listen on 192.0.2.7:0: .*choose another address",
         ),
     ],
 )

@@ -24,10 +24,16 @@ from tunnelled import address_of, over
 from web_certificates import server_context
 
 from fedboost.errors import FedboostError
+from fedboost.runtime.net import channel
 
 TABLES = shared_out(3)
 CHANGES = (flips_a_bit, drops, repeats, reorders)
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(channel, "FIRST_LOOK", 0.2)
 
 
 @pytest.fixture(scope="module")

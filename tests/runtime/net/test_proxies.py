@@ -13,11 +13,17 @@ from web_certificates import write_web_certificate
 
 import fedboost as fb
 from fedboost.errors import ConfigError
+from fedboost.runtime.net import channel
 from fedboost.runtime.net.routes import Server
 from fedboost.runtime.site.config import read_party
 
 TABLES = shared_out(3)
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(channel, "FIRST_LOOK", 0.2)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +74,7 @@ def test_what_a_proxy_refuses(tmp_path, bundles, transport, monkeypatch):
             address = address_of(one.server, transport)
             for password, code in ((PASSWORD, "proxy-refuses"), ("wrong", "proxy-login")):
                 with raised(ConfigError, code) as caught:
-                    await asyncio.to_thread(one.status, 8.0, address=address, proxy=login(place, password))
+                    await asyncio.to_thread(one.status, 3.0, address=address, proxy=login(place, password))
                 assert f"the proxy {place} " in str(caught.value)
                 assert "wrong" not in str(caught.value)
             one.route = one.route._replace(address=address, proxy=login(place, "wrong"))
@@ -88,7 +94,7 @@ def test_what_a_proxy_refuses(tmp_path, bundles, transport, monkeypatch):
 
     place = in_time(scenario())
     with raised(ConfigError, "proxy-unreachable"):
-        fb.connect("wss://fed.example.org", bundles["analyst"].folder, proxy=f"http://{place}").status(3)
+        fb.connect("wss://fed.example.org", bundles["analyst"].folder, proxy=f"http://{place}").status(1)
 
 
 def test_a_proxy_in_a_file_is_checked_and_not_shown(tmp_path):

@@ -20,13 +20,18 @@ from fedboost.errors import ConfigError
 from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.adder import AdderServer
 from fedboost.runtime.analyst import Connection
-from fedboost.runtime.config import AdderConfig, AggregatorConfig
-from fedboost.runtime.net import routes
+from fedboost.runtime.config import AdderConfig, AggregatorConfig, TunnelsConfig
+from fedboost.runtime.net import channel, routes
 from fedboost.runtime.net.keys import read_bundle
 from fedboost.runtime.net.routes import Server
 
 TABLES = shared_out(3)
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(channel, "FIRST_LOOK", 0.2)
 
 
 @pytest.fixture(scope="module")
@@ -135,11 +140,11 @@ def test_a_web_server_is_no_aggregator(bundles):
         place = f"ws://127.0.0.1:{server.server_port}"
         for path, code, lasts in (("/404", "tunnel-failed", True), ("/502", "tunnel-failed", False)):
             with raised(ConfigError, code) as caught:
-                Connection(Server(place + path), bundles["analyst"]).status(3)
+                Connection(Server(place + path), bundles["analyst"]).status(1)
             assert f"{place + path}: HTTP {path[1:]}" in str(caught.value)
-            assert ("(waited 3 s)" in str(caught.value)) != lasts
+            assert ("(waited 1 s)" in str(caught.value)) != lasts
         with raised(ConfigError, "tunnel-failed"):
-            Connection(Server(place.replace("ws", "grpc")), bundles["analyst"]).status(3)
+            Connection(Server(place.replace("ws", "grpc")), bundles["analyst"]).status(1)
         server.shutdown()
 
 
@@ -150,12 +155,12 @@ async def test_other_servers_are_no_aggregators(bundles):
     for scheme, code in (("ws", "tunnel-failed"), ("grpc", "tunnel-failed"), ("wss", "tunnel-tls")):
         route = Server(f"{scheme}://127.0.0.1:{port}")
         with raised(ConfigError, code):
-            await asyncio.to_thread(Connection(route, bundles["analyst"]).status, 3)
+            await asyncio.to_thread(Connection(route, bundles["analyst"]).status, 1)
     await server.stop(0)
     for scheme in ("ws", "grpc"):
         with raised(ConfigError, "aggregator-unreachable"):
             await asyncio.to_thread(
-                Connection(Server(f"{scheme}://127.0.0.1:{port}"), bundles["analyst"]).status, 3
+                Connection(Server(f"{scheme}://127.0.0.1:{port}"), bundles["analyst"]).status, 1
             )
 
 
@@ -169,8 +174,8 @@ def test_a_name_that_nobody_knows(bundles, monkeypatch):
     known = lambda place, *rest: (dialled if str(place[1]) == port else unknown)(place, *rest)  # noqa: E731
     monkeypatch.setattr(socket, "create_connection", known)
     with raised(ConfigError, "name-unknown") as caught:
-        Connection(route, bundles["analyst"]).status(3)
-    assert "fed.example.org cannot be resolved (waited 3 s)" in str(caught.value)
+        Connection(route, bundles["analyst"]).status(1)
+    assert "fed.example.org cannot be resolved (waited 1 s)" in str(caught.value)
 
 
 @pytest.mark.parametrize("transport", TUNNELS)
@@ -182,6 +187,8 @@ def test_tls_of_a_tunnel_is_trusted_by_the_authorities_of_the_site(tmp_path, bun
             assert AUTHORITY in said
             assert "(waited" not in said
             said = await asyncio.to_thread(asked, one, "file-failed", ca=tmp_path / "none.pem")
+            (der := tmp_path / "authority.cer").write_bytes(bytes(300))
+            await asyncio.to_thread(asked, one, "authorities-invalid", ca=der)
             await asyncio.to_thread(one.status, ca=web / "authority.pem")
             said = await asyncio.to_thread(
                 asked,
@@ -278,6 +285,20 @@ def test_pieces_are_limited_and_browsers_are_refused(tmp_path, bundles, transpor
                 with pytest.raises(InvalidStatus):
                     await connect(one.address, origin="https://evil.example")
             await asyncio.to_thread(one.status)
+
+    in_time(scenario())
+
+
+@pytest.mark.parametrize("kind", ["websocket", "grpc"])
+def test_tls_files_of_an_aggregator_that_do_not_match(tmp_path, bundles, web, kind):
+    other = write_web_certificate(tmp_path / "other")
+    pair = {"certificate": web / "certificate.pem", "key": other / "key.pem"}
+    tunnels = TunnelsConfig(**{kind: "127.0.0.1:0"}, **pair)
+
+    async def scenario():
+        with raised(ConfigError, "file-failed"):
+            async with over("", tmp_path / "c", {}, bundles, tunnels=tunnels):
+                pass
 
     in_time(scenario())
 

@@ -174,7 +174,7 @@ def test_a_copy_that_missed_nothing_is_gone_on_with(site):
 
 
 def test_a_restored_memory_is_there(site):
-    assert "there is no memory; restore it first" in refused(
+    assert "there is no memory; restore it, or omit --restored" in refused(
         "privacy", "init", "--restored", "--config", site
     )
 
