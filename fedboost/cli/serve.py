@@ -22,7 +22,7 @@ from fedboost.errors import ConfigError, SessionFailed
 from fedboost.gbdt.binned import MIN_SPARSE_FEATURES
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES
-from fedboost.gbdt.partition import SHARED
+from fedboost.gbdt.threads import SHARED
 from fedboost.kernel_cache import folders, say_compiling, unready
 from fedboost.privacy.identity import role_of
 from fedboost.privacy.protections import scheme_of

@@ -19,7 +19,7 @@ from fedboost.gbdt.objectives.built_in import in_groups
 from fedboost.gbdt.objectives.objective import HasGradients, Objective
 from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.gbdt.sampling import Block, Keys, Mask, RowIndex, blocks
-from fedboost.gbdt.threads import Threads
+from fedboost.gbdt.threads import ONE, SHARED, Threads
 
 Quantise = Callable[[Float64, Float64, Int64], None]
 """Function that writes each row's gradient and hessian in fixed point, as (gradient << 32) + hessian. Its
@@ -70,7 +70,7 @@ class Gradients:
         self._label = label
         self._weight = weight
         self._blocks = blocks(weight.size, group)
-        self._threads = threads
+        self._threads = threads if weight.size >= SHARED else ONE
         shape = objective.outputs, weight.size
         self.margin: Float64 = allocate(shape, np.dtype(np.float64))
         self.pairs: Int64 = allocate(shape, np.dtype(np.int64))

@@ -18,7 +18,7 @@ from fedboost.gbdt.binned import BinnedRows
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.kernels.bins import join_bins
 from fedboost.gbdt.kernels.histogram import build_level, build_sparse_level
-from fedboost.gbdt.threads import Threads
+from fedboost.gbdt.threads import ONE, SHARED_CODES, Threads
 
 Rows = npt.NDArray[np.uint32]
 Flags = npt.NDArray[np.bool_]
@@ -114,6 +114,8 @@ def build(
         gradients and of the hessians of all its rows.
     """
     nodes, columns, sparse = len(places), binned.columns.sizes.size, binned.sparse
+    if threads.number > 1 and int((places[:, 1] - places[:, 0]).sum()) * columns < SHARED_CODES:
+        threads = ONE
     out = np.zeros((nodes + threads.number - 1, layout.cells + STATS), np.int64)
     # block * limit < 2**31: neither half of a packed sum can overflow (`kernels.histogram`).
     block = (1 << 31) // limit - 1

@@ -20,11 +20,9 @@ from fedboost.gbdt.kernels import rows as kernels
 from fedboost.gbdt.kernels.histogram import Columns
 from fedboost.gbdt.kernels.rows import NO_LEAF
 from fedboost.gbdt.sampling import Mask, Members, Sampler, split_by_masks
-from fedboost.gbdt.threads import ONE, Threads
+from fedboost.gbdt.threads import ONE, SHARED, Threads
 from fedboost.gbdt.tree import NO_SPLITS, Bytes, Splits
 
-SHARED = 1 << 16
-"""Minimum number of rows for which the splits of a level are divided among threads."""
 LeafValues = Sequence[tuple[int, float]]
 """Node numbers of leaves, with their values."""
 _FAULTS = {

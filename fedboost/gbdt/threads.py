@@ -20,6 +20,12 @@ Result = TypeVar("Result")
 BLOCK = 1 << 14
 """Number of rows in a block, chosen so that a block's intermediate results stay in the cache."""
 
+SHARED = 1 << 16
+"""Minimum number of rows whose splits and gradients are divided among threads."""
+SHARED_CODES = 1 << 20
+"""Minimum number of bin codes (rows times columns) whose sums are divided among threads. Less takes about a
+millisecond, and waking a thread up to a tenth of that."""
+
 
 class Threads:
     """Thread pool for compiled kernels, which release the interpreter lock. number: total number of threads,

@@ -41,7 +41,7 @@ from fedboost.runtime.signed_model import PartyModel, terms_to_predict
 from fedboost.runtime.telemetry import Meter, Row
 from fedboost.runtime.workers.holder import CollectionRows, is_collection
 from fedboost.terms.terms import Terms
-from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
+from fedboost.wire.messages import encode_from_party, encode_to_party
 
 Reader = Callable[[Terms], Shard]
 OnTable = Callable[[Terms, str, Any], None]
