@@ -65,7 +65,8 @@ class AggregatorSession:
     Args:
         program: the session's algorithm.
         state: initial state of every training run.
-        record: writes a record to the journal; the record must survive a crash once the call returns.
+        record: writes a record to the journal, if there is one; the record must survive a crash once the
+            call returns.
         past: journal records of this session that were written by an earlier process.
         trust: certificates used to check greetings and signatures, if parties sign.
         draw: cryptographic source of randomness for blinding ciphertexts.
@@ -80,7 +81,7 @@ class AggregatorSession:
         terms: Terms,
         program: Program,
         state: TrainingState,
-        record: Callable[[Record], None] = lambda record: None,
+        record: Callable[[Record], None] | None = None,
         past: Iterable[Record] = (),
         trust: Trust | None = None,
         draw: RandomBytes | None = None,

@@ -297,7 +297,7 @@ class TrainingRun:
         terms: Terms,
         program: Program,
         state: TrainingState,
-        record: Callable[[Record], None],
+        record: Callable[[Record], None] | None,
         past: Iterable[Record],
         callbacks: Iterable[Callback] = (),
     ) -> None:
@@ -305,7 +305,8 @@ class TrainingRun:
 
         Args:
             state: initial state of every training run.
-            record: writes a record to the journal; the record must survive a crash once the call returns.
+            record: writes a record to the journal, if there is one; the record must survive a crash once the
+                call returns.
             past: records of an earlier process. Callbacks are not called again for the recorded rounds.
 
         Raises ConfigError if `past` does not fit the session."""
@@ -324,10 +325,10 @@ class TrainingRun:
         """Sum of the last turn, or None before the program has ended."""
         self.enough = False
         """True if the training run ends with the current round."""
-        self.trees = TreeLog([])
+        self.trees = TreeLog([], durable=record is not None)
         """Trees so far, and how many of them the journal contains."""
         self._terms = terms
-        self._record = record
+        self._record = record or (lambda record: None)
         self._callbacks = tuple(callbacks)
         self._program = program(terms, self.trees.grown)
         self._pending: Query | None = None

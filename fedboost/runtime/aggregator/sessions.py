@@ -768,7 +768,7 @@ class Sessions:
             begun.terms,
             program,
             INITIAL_STATE,
-            journal.collect if journal else lambda record: None,
+            journal.collect if journal else None,
             past,
             self.trust,
             secrets.token_bytes,
