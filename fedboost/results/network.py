@@ -5,22 +5,25 @@ from typing import Any
 
 from fedboost.results.check import ERROR, WARNING, Kind
 
-OK, _IT, _OPERATOR = "ok", "ask the IT department", "ask who runs the {role}"
+OK = "ok"
+_IT, _OPERATOR = "ask the IT department", "ask who runs the {role}"
 _WSS = f"if that is not possible, {_OPERATOR} for an address that begins with wss://"
 _OPEN = f"{_OPERATOR} whether the address is right and it runs, and {_IT}"
 _CLOCK = f"check the address and this machine's clock; if both are right, {_OPERATOR}"
 KINDS = {
-    "name-ok": Kind(OK, "{name} is {found}"), "tcp-ok": Kind(OK, "{first} accepts connections"),
+    "name-ok": Kind(OK, "{name} is {found}"),
     "name": Kind(ERROR, "this machine cannot resolve the name {name} (DNS)",
         f"check the spelling; then {_IT} to make the name known here, or for the address of a proxy"),
+    "tcp-ok": Kind(OK, "{first} accepts connections"),
     "tcp": Kind(ERROR, "no connection to {first} ({found}): nothing listens there, or a firewall stops it",
         f"{_OPEN} to allow outgoing TCP to {{first}}, or for the address of a proxy"),
-    "proxy-none": Kind(OK, "none is used"), "tls-ok": Kind(OK, "the certificate was issued by {found}"),
+    "proxy-none": Kind(OK, "none is used"),
     "proxy-ok": Kind(OK, "{first}, from {source}, connects to {host}:{port}"),
     "proxy-login": Kind(ERROR, "from {source}: {found}",
         f"{_IT} for a user and password of Basic authentication (NTLM and Kerberos do not work)"),
     "proxy-unreachable": Kind(ERROR, "from {source}: {found} as a proxy", f"{_IT} for a proxy's address"),
     "proxy": Kind(ERROR, "from {source}: {found}", f"{_OPEN} to allow CONNECT to {{host}}:{{port}}"),
+    "tls-ok": Kind(OK, "the certificate was issued by {found}"),
     "tls-failed": Kind(ERROR, "{host}:{port} accepts connections, but does not answer with TLS ({found})",
         f"{_OPEN} whether a firewall or proxy stops TLS to {{host}}:{{port}}"),
     "tls-intercepted": Kind(ERROR, "intercepted: {found} issued the certificate, not the consortium",
@@ -31,11 +34,13 @@ KINDS = {
     "tls-own": Kind(ERROR, "the {role} itself answers here", "remove wss:// or grpcs:// before {host}"),
     "tls-expired": Kind(ERROR, "the certificate, issued by {found}, has expired", _CLOCK),
     "tls": Kind(ERROR, "the certificate, issued by {found}, is not valid for {host}", _CLOCK),
-    "http2-ok": Kind(OK, "is offered"), "http2-unneeded": Kind(OK, "is not needed by wss://"),
+    "http2-ok": Kind(OK, "is offered"),
+    "http2-unneeded": Kind(OK, "is not needed by wss://"),
     "http2": Kind(ERROR, "is not offered, but this address needs it",
         f"{_IT} to let HTTP/2 pass to {{host}}:{{port}}; {_WSS}, which needs only HTTP/1.1"),
+    "tunnel-ok": Kind(OK, "opens"),
     "tunnel": Kind(ERROR, "{found}", f"{_OPEN} to let WebSockets or gRPC pass to {{host}}:{{port}}"),
-    "tunnel-ok": Kind(OK, "opens"), "server-ok": Kind(OK, "answers, with a certificate of the consortium"),
+    "server-ok": Kind(OK, "answers, with a certificate of the consortium"),
     "server": Kind(ERROR, "{found}", _OPERATOR),
     "clock-ok": Kind(OK, "differs by {found} s from that of the {role}"),
     "clock": Kind(WARNING, "is {found} that of the {role}",

@@ -245,8 +245,10 @@ class TunnelsConfig(Frozen):
         return None if self.certificate is None or self.key is None else (self.certificate, self.key)
 
     def _faults(self) -> Iterator[str]:
-        yield from ["set websocket, grpc or both"] * (self.websocket is None and self.grpc is None)
-        yield from ["set certificate and key together"] * ((self.certificate is None) != (self.key is None))
+        if self.websocket is None and self.grpc is None:
+            yield "set websocket, grpc or both"
+        if (self.certificate is None) != (self.key is None):
+            yield "set certificate and key together"
 
 
 class AggregatorConfig(Frozen):

@@ -56,8 +56,9 @@ def follow(server: Server, bundle: Bundle, idle: int, note: Callable[[str], None
 
 def _opened(server: Server, first: tuple[str, int]) -> Found:
     """The name, TCP and the proxy."""
+    opened = False
     try:
-        opened, places = False, socket.getaddrinfo(*first, type=socket.SOCK_STREAM)
+        places = socket.getaddrinfo(*first, type=socket.SOCK_STREAM)
         yield "name-ok", ", ".join(sorted({str(place[0]) for *_, place in places}))
         socket.create_connection(first, PATIENCE).close()
         opened = True
@@ -65,12 +66,13 @@ def _opened(server: Server, first: tuple[str, int]) -> Found:
         routes.open_way(server, PATIENCE).close()
         yield "proxy-ok" if server.proxy_url else "proxy-none", ""
     except OSError as error:
-        fault, refused = routes.obstacle(server, error), isinstance(error, ConnectionRefusedError)
+        fault = routes.obstacle(server, error)
         if isinstance(error, socket.gaierror):
             yield "name-unknown", ""
         elif opened and fault is not None and fault.code.startswith("proxy-"):
             yield fault.code, fault.reason
         else:
+            refused = isinstance(error, ConnectionRefusedError)
             yield "tcp-refused" if refused else "tcp-silent", error.strerror or str(error)
 
 

@@ -127,7 +127,7 @@ def open_way(server: Server, patience: float = _PATIENCE) -> socket.socket:
         return socket.create_connection(server.place, patience)
     line = http.client.HTTPConnection(proxy.hostname, proxy.port or 80, timeout=patience)
     try:
-        line.set_tunnel(_joined(*server.place).rpartition(":")[0], server.place[1], _login(proxy))
+        line.set_tunnel(_written(server.place[0]), server.place[1], _login(proxy))
         line.connect()
     except (OSError, http.client.HTTPException, ValueError) as error:
         line.close()
@@ -147,8 +147,13 @@ def _way_of_grpc(server: Server) -> tuple[str, list[tuple[str, Any]]]:
     return _joined(proxy.hostname, proxy.port or 80), [("grpc.http_connect_server", address), *headers]
 
 
+def _written(host: str) -> str:
+    """Return a host as it is written before a colon and a port."""
+    return f"[{host}]" if ":" in host else host.encode("idna").decode()
+
+
 def _joined(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host.encode('idna').decode()}:{port}"
+    return f"{_written(host)}:{port}"
 
 
 def _login(proxy: SplitResult) -> dict[str, str]:
