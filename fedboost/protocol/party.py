@@ -12,7 +12,7 @@ Raises: nothing, whatever the aggregator sends or the table contains. The party 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from fedboost.errors import FedboostError, PeerError, Refused, quoted
 from fedboost.privacy.pairwise import Group, Handshake, PartySetup, derive
@@ -210,8 +210,7 @@ def check_rows(party: str, terms: Terms, has_rows: bool) -> None:
 # P8. Turn 5 with the same query at P8 would be another vector: its gradients follow from another model.
 
 
-@dataclass(frozen=True)
-class QueryContext:
+class QueryContext(NamedTuple):
     """What a party knows about the session when it receives a query.
 
     Args:

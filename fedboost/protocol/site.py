@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -575,8 +575,7 @@ THRESHOLDS = "thresholds of this site's splits"
 """Names that the audit log uses for releases that do not answer a query."""
 
 
-@dataclass(frozen=True)
-class Release:
+class Release(NamedTuple):
     """Entry in the site's audit log for an answer that is about to leave the site.
 
     what: name of the query or kind of release; cells: number of integers; size: bytes; charge: privacy cost
@@ -596,8 +595,7 @@ class Release:
     position: str = ""
 
 
-@dataclass(frozen=True)
-class Relayed:
+class Relayed(NamedTuple):
     """Entry in the site's audit log for bytes that are about to be sent to other parties.
 
     what: kind of content; to: the parties that can read it; rows: number of rows about which the bytes reveal

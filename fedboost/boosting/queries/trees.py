@@ -1,5 +1,6 @@
 """Queries about growing trees: histograms, leaf sums, votes for features, and the end of a round."""
 
+import hashlib
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
@@ -19,6 +20,7 @@ from fedboost.gbdt.objectives.built_in import sum_later
 from fedboost.gbdt.objectives.objective import SCALE
 from fedboost.gbdt.sampling import NORM_CELLS
 from fedboost.gbdt.tree import Splits
+from fedboost.privacy import packing
 from fedboost.privacy.packing import Segment
 from fedboost.privacy.protection import HiddenSums
 from fedboost.protocol.contracts import Bound, Only, pieces
@@ -94,7 +96,14 @@ class HistogramQuery(base.BaseQuery):
     def digest(self) -> bytes:
         if self.at_risk:
             return base.digest_of((self, "at_risk", self.at_risk))
-        return base.digest_of((self, "grouped")) if self.grouped else base.digest_of(self)
+        if self.grouped or self.elected:
+            return base.digest_of((self, "grouped") if self.grouped else self)
+        # What `digest_of` hashes, written down: it is hashed in nearly every turn.
+        gradient, hessian, splits = self.gradient, self.hessian, self.splits
+        scales = f"('Scale', {gradient.exponent}, {gradient.bits}), ('Scale', {hessian.exponent}, {hessian.bits})"
+        where = f"{self.rows}, {self.tree}, ('Splits', {splits.size}), {self.nodes}, {self.bins}"
+        header = f"('HistogramQuery', {where}, {scales}, {self.widths!r}, (), {self.threshold!r})".encode()
+        return hashlib.sha256(packing.pack(header, *[splits.packed])).digest()
 
     @base.cached
     def cells(self) -> int:
@@ -262,7 +271,8 @@ def _layout_of(pairs: tuple[int, ...], widths: bytes, rows: int, gradient: int, 
     as in `HistogramQuery`; gradient, hessian: limits of the scales."""
     # Without widths only the rows bound a sum. Hessians are never negative, so their sums need no sign bit.
     bounds = cell_bits(gradient, rows), cell_bits(hessian, rows) - 1
-    node_widths = tuple(zip(widths[::2], widths[1::2], strict=True)) or (bounds,) * len(pairs)
+    flat = [*widths] or [*bounds] * len(pairs)
+    node_widths = tuple(zip(flat[::2], flat[1::2], strict=True))
     # A pair shares a cell, gradient * 2**h + hessian for h hessian bits, if it fits in 64 bits. Otherwise
     # each sum has its own cell, as wide as the wider of the two; the hessian sum then needs a sign bit, as
     # all cells do.
@@ -272,8 +282,8 @@ def _layout_of(pairs: tuple[int, ...], widths: bytes, rows: int, gradient: int, 
         else Segment(count * STATS, max(wide, narrow + 1))
         for count, (wide, narrow) in zip(pairs, node_widths, strict=True)
     ]
-    level = np.array(pairs, np.int64), np.array(node_widths, np.int64)
-    return _Layout(node_widths, tuple(segments), sum([segment.cells for segment in segments]), level)
+    level = np.array(pairs, np.int64), np.array(flat, np.int64).reshape(-1, 2)
+    return _Layout(node_widths, tuple(segments), sum([cells for cells, _ in segments]), level)
 
 
 @dataclass(frozen=True)
