@@ -10,7 +10,6 @@ import struct
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
@@ -25,7 +24,17 @@ from fedboost.fixedpoint import Float32, Float64, Int64, Scale
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, first_bits
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.target_means import LevelMeans
-from fedboost.gbdt.tree import NO_SPLITS, Split, Splits, Tree, merged
+from fedboost.gbdt.tree import (
+    BITMAP_BYTES,
+    NO_CHILD,
+    NO_SPLITS,
+    NODE,
+    LeafValues,
+    Split,
+    Splits,
+    Tree,
+    merged,
+)
 from fedboost.privacy import packing
 from fedboost.protocol.contracts import Bound, GrownTrees, Position
 from fedboost.terms.continuation import edges_beside
@@ -67,45 +76,42 @@ def structure(
     return hashlib.sha256(packing.pack(*parts)).digest()
 
 
-NO_CUTS = np.zeros(0, np.float32)
-"""Placeholder for the unknown cut points of another party's feature."""
-
-
-def tree_of(splits: Splits, values: base.Values, cuts: tuple[Float32, ...], roots: int) -> Tree:
+def tree_of(splits: Splits, values: LeafValues, cuts: tuple[Float32, ...], roots: int) -> Tree:
     """Build a tree from its splits and leaf values, without gains, covers and values of inner nodes.
 
     Args:
         splits: all splits, in order.
-        values: node number and value of each leaf.
-        cuts: cut points of each feature.
+        cuts: cut points of each feature; features beyond them are of other parties.
         roots: number of roots.
     """
-    tree = Tree()
-    for _ in range(roots):
-        tree.add_leaf(0.0, 0.0)
-    for split in splits:
-        while len(tree.left) < split.left + 2:
-            tree.add_leaf(0.0, 0.0)
-        tree.decide(split, cuts[split.feature] if split.feature < len(cuts) else NO_CUTS)
-    for node, value in values:
-        tree.value[node] = value
-    return tree
+    nodes = np.zeros(roots + 2 * len(splits), NODE)
+    bitmaps = np.zeros((len(nodes), BITMAP_BYTES), np.uint8)
+    nodes["left"], node = NO_CHILD, splits.node
+    nodes["left"][node], nodes["feature"][node] = splits.left, splits.feature
+    nodes["missing_left"][node], bitmaps[node] = splits.columns[3], splits.categories
+    # Infinity follows the cut points: the threshold after a feature's last bin, and of unknown features.
+    sizes = np.array([*(own.size for own in cuts), 0], np.int64)
+    starts, every = np.cumsum(sizes) - sizes, np.concatenate([*cuts, [np.inf]])
+    known = np.minimum(splits.feature, len(cuts))
+    thresholds = every[np.where(splits.bin < sizes[known], starts[known] + splits.bin, -1)]
+    nodes["threshold"][node] = np.where(splits.categories.any(axis=1), 0.0, thresholds)
+    nodes["value"][values.node] = values.value
+    return Tree.of(nodes, bitmaps)
 
 
 # ---- The training state ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Round(base.HasSplits):
+class Round(base.HasValues):
     """Finished round: its splits in order, and the value of each leaf. The first round is the constant."""
 
     splits: Splits
-    values: base.Values
+    values: LeafValues
 
     @base.cached
     def digest(self) -> bytes:
-        values = struct.pack(">" + "qd" * len(self.values), *chain.from_iterable(self.values))
-        return hashlib.sha256(packing.pack(self.splits.packed, values)).digest()
+        return hashlib.sha256(packing.pack(self.splits.packed, self.values.packed)).digest()
 
 
 @dataclass(frozen=True)
@@ -207,7 +213,7 @@ class BoostingState(base.HasSplits):
             known = self.__dict__["_joined"] = splits, self.splits + splits
         return known[1]
 
-    def ended(self, splits: Splits, values: base.Values) -> "BoostingState":
+    def ended(self, splits: Splits, values: LeafValues) -> "BoostingState":
         """Return the state with the growing tree as the last finished round. splits: additional splits."""
         done = Round(self._with(splits), values)
         return self._between_trees((*self.rounds, done))
@@ -354,7 +360,7 @@ class BoostingState(base.HasSplits):
                 f"residuals were counted {self.levels} times, but at most {RESIDUAL_TURNS} are allowed",
             )
         if self.levels:
-            base.check_tree(terms, self.tree, self.splits, ())
+            base.check_tree(terms, self.tree, self.splits)
             base.check_splits(terms, self.splits)
         elif self.splits:
             raise Refused("state-invalid", "the training state has splits, but the root was never queried")
@@ -412,7 +418,7 @@ class BoostingState(base.HasSplits):
         trees: Iterable[Tree] = self.trees(rounds, shown)
         trees = trees if terms.noise is None else merged(trees, len(terms.roots))
         edges = edges_beside(terms.evaluation, cuts[: len(terms.columns.ordered)])
-        return structure(self.rounds[0].values[0][1], trees, means, edges)
+        return structure(float(self.rounds[0].values.value[0]), trees, means, edges)
 
     def trees(self, rounds: int, cuts: tuple[Float32, ...]) -> Iterator[Tree]:
         """Yield the first trees, one per root. rounds: number of rounds; cuts: cut points of each feature."""
@@ -433,10 +439,10 @@ def _of_list(content: list[list[Any]]) -> Splits:
     return Splits.of(Split(*split) for split in content)
 
 
-def _moves_all(splits: Splits, values: base.Values) -> bool:
+def _moves_all(splits: Splits, values: LeafValues) -> bool:
     """Return whether a tree moves every margin: it has split, with leaf values neither 0 nor all equal."""
-    moves = {value for _, value in values}
-    return len(splits) > 0 and 0 not in moves and len(moves) > 1
+    moves = values.value
+    return len(splits) > 0 and bool(moves.all() and (moves != moves[:1]).any())
 
 
 # ---- Memory of a session's sums at the aggregator, and a limit on it ------------------------------------

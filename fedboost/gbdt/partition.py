@@ -21,10 +21,8 @@ from fedboost.gbdt.kernels.histogram import Columns
 from fedboost.gbdt.kernels.rows import NO_LEAF
 from fedboost.gbdt.sampling import Mask, Members, Sampler, split_by_masks
 from fedboost.gbdt.threads import ONE, SHARED, Threads
-from fedboost.gbdt.tree import NO_SPLITS, Bytes, Splits
+from fedboost.gbdt.tree import NO_SPLITS, Bytes, LeafValues, Splits
 
-LeafValues = Sequence[tuple[int, float]]
-"""Node numbers of leaves, with their values."""
 _FAULTS = {
     kernels.NODE: "node {node} is not a leaf of the growing tree",
     kernels.CHILDREN: "the split of node {node} creates child {left} and its sibling, "
@@ -174,9 +172,8 @@ class RowsOfNodes:
         if self._check(splits, 0, layout)[0] < len(splits):
             self.apply(splits, binned, layout)
             splits = NO_SPLITS
-        value_nodes = np.array([node for node, _ in values], np.int64)
-        by_node, own = np.zeros(len(self._leaves)), np.array([value for _, value in values], np.float64)
-        if not kernels.match_values(splits.columns, self._leaves, value_nodes, own, by_node):
+        by_node = np.zeros(len(self._leaves))
+        if not kernels.match_values(splits.columns, self._leaves, values.node, values.value, by_node):
             raise PeerError("leaf-values-mismatch", "the leaf values do not match the leaves of the tree")
         output_roots = self._roots // margin.shape[0]
         table = *_arrays(splits), *_kinds(layout), binned.by_feature, self._rows

@@ -276,6 +276,47 @@ class Splits:
 NO_SPLITS = Splits.of(())
 
 
+class LeafValues:
+    """Node numbers of a tree's leaves, int64 [leaves], and their values, float64 [leaves]."""
+
+    __slots__ = ("node", "value")
+
+    def __init__(self, node: Int64, value: Float64) -> None:
+        self.node, self.value = node, value
+
+    @classmethod
+    def of(cls, values: "LeafValues | Iterable[tuple[int, float]]") -> "LeafValues":
+        if isinstance(values, LeafValues):
+            return values
+        node, value = np.array([*values], np.float64).reshape(-1, 2).T
+        return cls(node.astype(np.int64), value.copy())
+
+    @property
+    def packed(self) -> bytes:
+        """All leaves as bytes: the node, then its value, eight bytes each, most significant first."""
+        leaves = np.empty(self.node.size, [("node", ">i8"), ("value", ">f8")])
+        leaves["node"], leaves["value"] = self.node, self.value
+        return leaves.tobytes()
+
+    def __len__(self) -> int:
+        return self.node.size
+
+    def __iter__(self) -> Iterator[tuple[int, float]]:
+        return zip(self.node.tolist(), self.value.tolist(), strict=True)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LeafValues) and self.packed == other.packed
+
+    def __hash__(self) -> int:
+        return hash(self.packed)
+
+    def __repr__(self) -> str:
+        return f"LeafValues.of({[*self]})"
+
+
+NO_VALUES = LeafValues.of(())
+
+
 def _numbers(bitmaps: Bytes) -> list[int]:
     """Convert the bits of each bitmap, lowest first, to an integer."""
     # numpy strips the trailing zero bytes of strings.
@@ -342,6 +383,11 @@ class Tree:
     @property
     def leaves(self) -> list[int]:
         return [node for node, left in enumerate(self.left) if left == NO_CHILD]
+
+    @property
+    def leaf_values(self) -> LeafValues:
+        leaves = np.flatnonzero(np.array(self.left) == NO_CHILD)
+        return LeafValues(leaves, np.array(self.value, np.float64)[leaves])
 
     def parts(self, roots: int) -> "list[Tree]":
         """Return the tree of each root separately. Nodes keep their order and are numbered from 0."""

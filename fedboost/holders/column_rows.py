@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fedboost.boosting.queries import Query
-from fedboost.boosting.queries.base import Values, View
+from fedboost.boosting.queries.base import View
 from fedboost.boosting.queries.columns import BinsQuery, QuantileQuery
 from fedboost.boosting.queries.labels import StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
@@ -36,7 +36,7 @@ from fedboost.gbdt.partition import Bins, GrowingRows
 from fedboost.gbdt.reach import Decisions, Structure
 from fedboost.gbdt.sampling import ALL_ROWS, Mask, Sampler, split_by_masks
 from fedboost.gbdt.threads import Threads
-from fedboost.gbdt.tree import NO_SPLITS, NODE, Bytes, Int32, Splits, Tree
+from fedboost.gbdt.tree import NO_SPLITS, NODE, Bytes, Int32, LeafValues, Splits, Tree
 from fedboost.holders.shard import Exchange, Shard, place_of
 from fedboost.holders.whole_rows import GrowingHolder, HorizontalHolder
 from fedboost.privacy.protection import HiddenSums
@@ -74,7 +74,7 @@ class LabelRows(HorizontalHolder):
             self._gradients.margin[:] = earlier
         return earlier is not None
 
-    def end_tree(self, tree: int, splits: Splits, values: Values) -> None:
+    def end_tree(self, tree: int, splits: Splits, values: LeafValues) -> None:
         margin = self._gradients.margin
         self._earlier = np.empty_like(margin) if self._earlier is None else self._earlier
         np.copyto(self._earlier, margin)

@@ -469,7 +469,7 @@ def count_bins(
         base_margin: initial margins, float32 [rows], or None for 0.
     """
     assert state.start is not None
-    cut_points, constant = state.start.cut_points, state.rounds[0].values[0][1]
+    cut_points, constant = state.start.cut_points, state.rounds[0].values.value[0]
     trees, earlier = tuple(state.trees(query.rounds, cut_points.cuts)), terms.earlier
     shape = len(terms.columns.ordered), terms.columns.category_counts
     outputs = terms.objective.loss.outputs

@@ -13,7 +13,7 @@ from typing import assert_never
 import numpy as np
 
 from fedboost.boosting.queries import Query, labels, trees
-from fedboost.boosting.queries.base import CONSTANT_TREE, Values
+from fedboost.boosting.queries.base import CONSTANT_TREE
 from fedboost.boosting.queries.columns import (
     BinCountsQuery,
     BinsQuery,
@@ -37,7 +37,7 @@ from fedboost.gbdt.objectives.built_in import Cox, RiskSets, sum_risks
 from fedboost.gbdt.partition import UNBINNED, Bins, GrowingRows
 from fedboost.gbdt.sampling import ALL_ROWS, Mask, NormSample, RowSampling, Sampler, bootstrap, subsample
 from fedboost.gbdt.target_means import ALL, EncodedColumn, Folds, Slots, folds_of
-from fedboost.gbdt.tree import SplitRule, Splits
+from fedboost.gbdt.tree import LeafValues, SplitRule, Splits
 from fedboost.holders.other_tasks import count_bins, count_ranges
 from fedboost.holders.shard import RowsHolder, Shard, continue_margins, holds_out, row_sets
 from fedboost.protocol.contracts import MAX_CELLS, HeldTable
@@ -237,7 +237,7 @@ class GrowingHolder(RowsHolder):
         self.growing.begin(tree)
         self.forget_gradients()
 
-    def end_tree(self, tree: int, splits: Splits, values: Values) -> None:
+    def end_tree(self, tree: int, splits: Splits, values: LeafValues) -> None:
         """Apply the last splits of a tree, add its leaf values to the margins, and start the next tree."""
         self.begin_tree(tree + 1)
 
@@ -530,7 +530,7 @@ class HorizontalHolder(GrowingHolder):
             return self._terms.bound.quantise
         return in_units(query.gradient, query.hessian)
 
-    def end_tree(self, tree: int, splits: Splits, values: Values) -> None:
+    def end_tree(self, tree: int, splits: Splits, values: LeafValues) -> None:
         self.growing.move_margins(splits, values, self.bins, self._gradients.margin)
         super().end_tree(tree, splits, values)
 

@@ -27,7 +27,7 @@ from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Float32, Int64, Scale
 from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grids
 from fedboost.gbdt.target_means import FOLDS
-from fedboost.gbdt.tree import BITMAP_BYTES, NO_SPLITS, SPLIT_COLUMNS, Splits
+from fedboost.gbdt.tree import BITMAP_BYTES, NO_SPLITS, SPLIT_COLUMNS, LeafValues, Splits
 from fedboost.protocol import contracts
 from fedboost.protocol.contracts import MAX_QUERIES, Bound, Only, Several, out_of_bounds
 from fedboost.protocol.messages import Request
@@ -38,7 +38,7 @@ from fedboost.wire.v1 import fedboost_pb2 as pb
 Fields = dict[str, Any]
 """Fields of a message by name. Nested messages are dictionaries of the same kind."""
 
-WIRE_VERSION = 5
+WIRE_VERSION = 6
 MAX_TO_AGGREGATOR = 4 << 20
 """Maximum size in bytes of a message to the aggregator. A part of a report takes at most half a megabyte."""
 MAX_FROM_AGGREGATOR = 64 << 20
@@ -240,7 +240,7 @@ def _table(names: list[str]) -> FieldCodec:
 
 # ---- Types that travel in other forms -------------------------------------------------------------------
 
-_INT32, _UINT32, _FLOAT32, _BYTE = map(np.dtype, ("<i4", "<u4", "<f4", "u1"))
+_INT32, _UINT32, _FLOAT32, _FLOAT64, _BYTE = map(np.dtype, ("<i4", "<u4", "<f4", "<f8", "u1"))
 _MISSING, _CATEGORICAL = 1, 2
 """Bits of the byte that describes a feature: whether it has missing values, and whether it is categorical."""
 
@@ -296,6 +296,19 @@ def _splits_from_pb(splits: Any) -> Splits:
     if not levels:
         return Splits(columns)
     return Splits(columns, np.frombuffer(levels, np.uint8).reshape(number, BITMAP_BYTES))
+
+
+def _values_to_pb(values: LeafValues) -> Fields:
+    nodes, each = values.node.astype(_UINT32).tobytes(), values.value.astype(_FLOAT64).tobytes()
+    return {"nodes": nodes, "values": b"" if each == bytes(len(each)) else each}
+
+
+def _values_from_pb(values: Any) -> LeafValues:
+    """Decode leaf values. The training state checks later whether these are the tree's leaves."""
+    nodes = _array(values.nodes, _UINT32, "leaves")
+    each = _array(values.values, _FLOAT64, "leaf values") if values.values else np.zeros(nodes.size)
+    require(nodes.size == each.size <= MAX_NODES, f"it has {each.size} values of {nodes.size} leaves")
+    return LeafValues(nodes.astype(np.int64), each)
 
 
 def _places_from_pb(q: Any) -> Int64:
@@ -387,9 +400,7 @@ def _within_features(holds: Any, offsets: Any) -> bool:
 
 
 HAND_WRITTEN: dict[Any, FieldCodec] = {
-    tuple[int, float]: FieldCodec(
-        lambda leaf: {"node": leaf[0], "value": leaf[1]}, attrgetter("node", "value")
-    ),
+    LeafValues: FieldCodec(_values_to_pb, _values_from_pb),
     Terms: FieldCodec(Terms.canonical, _terms_from_pb),
     Request: FieldCodec(vars, _request_from_pb),
     Scale: FieldCodec(vars, _scale_from_pb),

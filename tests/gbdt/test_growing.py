@@ -10,7 +10,7 @@ from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.partition import UNBINNED, Bins, GrowingRows
 from fedboost.gbdt.sampling import ALL_ROWS, NormSample, RowSampling, bootstrap, mixed, subsample
 from fedboost.gbdt.threads import ONE
-from fedboost.gbdt.tree import Split, Splits
+from fedboost.gbdt.tree import LeafValues, Split, Splits
 
 ROWS, OUTPUTS, PARALLEL = 400, 2, 3
 TRAINING = np.arange(ROWS) % 5 != 0
@@ -43,7 +43,7 @@ def test_every_margin_moves_by_the_leaf_of_each_parallel_tree(sampler):
     growing.begin(1)
     margin = np.zeros((OUTPUTS, ROWS))
     values = [(node, float(1 << (node - left))) for node in range(left, left + 2 * len(ROOTS))]
-    growing.move_margins(splits, values, bins, margin)
+    growing.move_margins(splits, LeafValues.of(values), bins, margin)
     for output in range(OUTPUTS):
         sides = [2.0 ** (2 * (PARALLEL * output + tree)) for tree in range(PARALLEL)]
         due = np.where(column < 0.25, sum(sides), 2 * sum(sides))

@@ -11,7 +11,7 @@ from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.partition import RowsOfNodes
 from fedboost.gbdt.threads import Threads
-from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, BestSplit, Split, Splits, Tree
+from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, BestSplit, LeafValues, Split, Splits, Tree
 
 ROOT = 0
 
@@ -61,7 +61,7 @@ def test_rows_follow_the_splits(rows, threads, monkeypatch):
         for leaf in leaves:
             assert nodes.of(leaf).tolist() == [row for row in range(rows) if leaf_of[row] == leaf]
     margin, values = np.zeros((1, rows)), [(leaf, leaf / 8) for leaf in leaves]
-    nodes.move_margins(NO_SPLITS, values, bins, LAYOUT, margin)
+    nodes.move_margins(NO_SPLITS, LeafValues.of(values), bins, LAYOUT, margin)
     assert margin.tolist() == [[leaf_of[row] / 8 for row in range(rows)]]
 
 
@@ -101,7 +101,7 @@ def test_values_must_be_those_of_the_leaves(values):
     nodes, margin = RowsOfNodes(20), np.zeros((1, 20))
     nodes.apply(Splits.of([Split(ROOT, 0, 4, False, 1)]), table(20), LAYOUT)
     with raised(PeerError, "leaf-values-mismatch"):
-        nodes.move_margins(NO_SPLITS, list(values.items()), table(20), LAYOUT, margin)
+        nodes.move_margins(NO_SPLITS, LeafValues.of(values.items()), table(20), LAYOUT, margin)
     assert not margin.any()
 
 
@@ -154,7 +154,8 @@ def test_trees_with_roots_of_their_own_grow_as_one_and_part():
         for leaf in leaves:
             assert nodes.root_of(leaf) == root
     margin = np.zeros((2, 20))
-    nodes.move_margins(NO_SPLITS, [(2, 1.0), (4, 2.0), (5, 3.0), (6, 4.0), (7, 5.0)], bins, LAYOUT, margin)
+    values = LeafValues.of([(2, 1.0), (4, 2.0), (5, 3.0), (6, 4.0), (7, 5.0)])
+    nodes.move_margins(NO_SPLITS, values, bins, LAYOUT, margin)
     assert set(margin[0]) <= {2.0, 3.0}
     assert set(margin[1]) <= {1.0, 4.0, 5.0}
 

@@ -33,7 +33,8 @@ class Kept:
         with pytest.MonkeyPatch.context() as patch:
             self._spy(patch)
             self.apart = Apart(tables=tables, down=down, **COMMON)
-            self.apart.session.run._record = self.records.append
+            journal = self.apart.session.run
+            journal._record, journal.trees.durable = self.records.append, True
             self.apart.play()
         assert self.apart.session.phase == "done"
         self.ids = {party: [i.encode() for i in table["id"].to_pylist()] for party, table in tables.items()}

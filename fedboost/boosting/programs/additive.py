@@ -30,7 +30,7 @@ from fedboost.boosting.state import tree_of
 from fedboost.fixedpoint import Float32, Float64, Int64
 from fedboost.gbdt.cut_points import CutPoints, range_edges
 from fedboost.gbdt.objectives.objective import IDENTITY
-from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, Split, Splits, Tree
+from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, NO_VALUES, Split, Splits, Tree
 from fedboost.terms.hiding import ROUNDS_A_PAIR, TREES, groups_of
 from fedboost.terms.terms import Terms
 
@@ -383,7 +383,7 @@ class Effects:
         """Return the trees of a round from the noisy sums in its groups, int64 [roots, groups, 2]. The node
         of a group keeps its sum of gradients as `gain`, and that of hessians as `cover`."""
         bound, every = self._terms.bound, release.splits + release.further
-        tree = tree_of(every, (), self._cut_points.cuts, len(release.leaves))
+        tree = tree_of(every, NO_VALUES, self._cut_points.cuts, len(release.leaves))
         hessian = np.maximum(bound.hessian(1.0) * sums[:, :, 1], LEAST * self._hessian_sigma)
         for leaves, gradients, hessians in zip(release.leaves, sums[:, :, 0].tolist(), hessian, strict=True):
             for leaf, gradient, of_group in zip(leaves, gradients, hessians.tolist(), strict=True):

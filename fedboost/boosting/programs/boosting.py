@@ -45,7 +45,7 @@ from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.metrics import VALIDATION, grows, own_name
 from fedboost.gbdt.sampling import NORM_CELLS
-from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, Splits, Tree
+from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, LeafValues, Splits, Tree
 from fedboost.protocol.contracts import GrownTrees, Outcome
 from fedboost.terms.terms import Terms
 
@@ -134,8 +134,7 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster |
             own = own.with_risk_sets(times, at_risk)
         try:
             tree, splits = yield from grow_tree(terms, rows, number, ground, own, grown, root_sums)
-            leaves = tree.leaves
-            values = tuple(zip(leaves, map(tree.value.__getitem__, leaves), strict=True))
+            values = tree.leaf_values
             end = end_query(terms, rows, number, splits, values, scales, times, exponents)
             ahead = scales.ahead(terms, exponents, values)
             root = root_ahead(terms, rows, number + 1, ground, ahead)
@@ -175,7 +174,7 @@ def end_query(
     rows: int,
     number: int,
     splits: Splits,
-    values: tuple[tuple[int, float], ...],
+    values: LeafValues,
     scales: Scales,
     times: TimeGrid | None = None,
     exponents: Int64 | None = None,
@@ -344,7 +343,7 @@ def tune(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
                     (yield from _grow_side_by_side(terms, rows, number, going, ahead or scales, sums))
                 )
             tree, splits = grown[number]
-            values = tuple((leaf, tree.value[leaf]) for leaf in tree.leaves)
+            values = tree.leaf_values
             end = end_query(terms, rows, number, splits, values, scales)
             ahead = scales.ahead(terms, exponents, values)
             root = None

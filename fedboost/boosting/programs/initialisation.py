@@ -33,7 +33,7 @@ from fedboost.gbdt.metrics import DIGITS
 from fedboost.gbdt.objectives.objective import Objective
 from fedboost.gbdt.sampling import MIN_PROBABILITY_FACTOR, mvs_threshold
 from fedboost.gbdt.target_means import FOLDS, NO_MEANS, LevelMeans, TargetMeans
-from fedboost.gbdt.tree import NO_SPLITS, Splits, Tree
+from fedboost.gbdt.tree import NO_SPLITS, NO_VALUES, LeafValues, Splits, Tree
 from fedboost.privacy.points import TOKEN_WORDS, Tokens, intersect
 from fedboost.protocol.contracts import GrownTrees
 from fedboost.protocol.parts import UNTOLD_SCORE
@@ -195,7 +195,7 @@ class Scales:
         return Scales(*pair, self.weight, self.threshold, at_risk)
 
     def ahead(
-        self, terms: Terms, exponents: Int64 | None = None, values: tuple[tuple[int, float], ...] = ()
+        self, terms: Terms, exponents: Int64 | None = None, values: LeafValues = NO_VALUES
     ) -> "Scales | None":
         """Return scales for the next tree that can be used before its gradients have been counted. Returns
         None if such scales do not exist, or if they would be much coarser than the scales from counts.
@@ -212,7 +212,7 @@ class Scales:
             return None
         gradient, hessian, _ = exponents.reshape(3, EXPONENT_CELLS)
         counted = bound_exponent(gradient), bound_exponent(hessian)
-        step = terms.trees.num_parallel_tree * max(abs(value) for _, value in values)
+        step = terms.trees.num_parallel_tree * float(np.abs(values.value).max())
         bounds = loss.bounds_after(math.ldexp(1.0, counted[0]), math.ldexp(1.0, counted[1]), step)
         if bounds is None:
             return None
@@ -316,12 +316,12 @@ def known_base_score(terms: Terms) -> float | None:
     return None if score is None else float(np.float32(score))
 
 
-def constant_values(terms: Terms, score: float) -> tuple[tuple[int, float], ...]:
+def constant_values(terms: Terms, score: float) -> LeafValues:
     """Return the constant as leaf values: the margin of `score` at the first root of each output, and 0 at
     all other roots. All are 0 if training continues from a model, which already contains the constant."""
     constant = terms.objective.loss.margin(score) if terms.earlier is None else 0.0
     first = terms.roots[:: terms.trees.num_parallel_tree]
-    return tuple((root, constant if root in first else 0.0) for root in terms.roots)
+    return LeafValues.of((root, constant if root in first else 0.0) for root in terms.roots)
 
 
 def check_start(terms: Terms, total: Int64) -> None:
@@ -603,11 +603,11 @@ def _joined(counts: Int64, least: int) -> Int64:
     return np.array([group[0] for group in groups[1:]], np.int64)
 
 
-def risk_scale(terms: Terms, exponents: Int64, values: tuple[tuple[int, float], ...]) -> Scale:
+def risk_scale(terms: Terms, exponents: Int64, values: LeafValues) -> Scale:
     """Return the scale of the sums of risks after a tree. exponents: exponent counts of e**margin before the
     tree; values: leaf values of the tree."""
     margin, _, weight = exponents.reshape(3, EXPONENT_CELLS)
-    step = terms.trees.num_parallel_tree * max(0.0, *(value for _, value in values)) / math.log(2.0)
+    step = terms.trees.num_parallel_tree * max(0.0, float(values.value.max())) / math.log(2.0)
     exponent = bound_exponent(margin) + math.ceil(min(step, MAX_RISK_EXPONENT)) + bound_exponent(weight)
     return Scale(min(exponent, MAX_RISK_EXPONENT), labels.START_BITS)
 

@@ -33,7 +33,7 @@ from fedboost.fixedpoint import UNIT, Float32, Float64, Int64
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import FINE_PARTS, CutPoints, Quantiles
 from fedboost.gbdt.objectives.objective import IDENTITY, SCALE, UNITS
-from fedboost.gbdt.tree import NO_SPLITS, merged
+from fedboost.gbdt.tree import NO_SPLITS, LeafValues, merged
 from fedboost.protocol.contracts import GrownTrees
 from fedboost.terms.hiding import CUT_POINTS, LEVELS, MAX_NOISY_BINS, ROWS, START
 from fedboost.terms.tasks import slots_of
@@ -113,7 +113,7 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
     total = yield StartQuery(ROWS, cut_points, SCALE, SCALE, levels.means)
     score = base_score(terms, total)
     constant = terms.objective.loss.margin(score)
-    values = tuple((root, constant) for root in terms.roots)
+    values = LeafValues.of((root, constant) for root in terms.roots)
     yield EndRoundQuery(ROWS, CONSTANT_TREE, NO_SPLITS, values, (), UNIT, False, ())
     known = terms.bound.hessian(int(total[1])) / hessians_at(terms, terms.bound.start, of_start=True)[0]
     effects = Effects(terms, cut_points, rows, hessians_at(terms, score), float(known))
@@ -127,8 +127,7 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
             grown.append((effects.grown(release, sums), release.further))
         tree, splits = grown[number]
         effects.learn(release, tree)
-        values = tuple((leaf, tree.value[leaf]) for leaf in tree.leaves)
-        yield EndRoundQuery(ROWS, number, splits, values, (), UNIT, False, ())
+        yield EndRoundQuery(ROWS, number, splits, tree.leaf_values, (), UNIT, False, ())
     parts = [part for tree, _ in grown for part in tree.parts(len(terms.roots))]
     return model_of(terms, score, merged(parts, len(terms.roots)), levels.of_model(terms))
 

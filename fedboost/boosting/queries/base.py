@@ -24,7 +24,7 @@ from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grids, ends_of
 from fedboost.gbdt.histogram import STATS, Flags, Layout
 from fedboost.gbdt.kernels import level
 from fedboost.gbdt.metrics import is_metric
-from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, Splits, Tree
+from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, NO_VALUES, LeafValues, Splits, Tree
 from fedboost.privacy import packing
 from fedboost.privacy.packing import Segment
 from fedboost.protocol.contracts import MAX_CELLS, Bound, Only, Query
@@ -47,8 +47,6 @@ MAX_NODES = 2 << MAX_DEPTH
 Rows = Annotated[int, Bound(MAX_ROWS - 1, "rows", least=1)]
 TreeNumber = Annotated[int, Bound(math.inf, "the tree", least=CONSTANT_TREE)]
 Nodes = Annotated[tuple[int, ...], Bound(MAX_NODES, "nodes")]
-Values = Annotated[tuple[tuple[int, float], ...], Bound(MAX_NODES, "leaves")]
-"""Node number and value of each leaf."""
 Features = Annotated[int, Bound(MAX_FEATURES, "features")]
 Metrics = Annotated[
     tuple[Annotated[str, Only(is_metric, "it names a metric that this version does not know")], ...],
@@ -129,10 +127,10 @@ class View:
         hides = level.hide_splits(columns, categories, seen, self.features)
         return Splits(columns, categories) if hides else splits
 
-    def values(self, values: Values) -> Values:
+    def values(self, values: LeafValues) -> LeafValues:
         """Return the leaf values as seen in this view: all 0 for a party without labels."""
-        told = self.has_labels or {value for _, value in values} <= {0.0}
-        return values if told else tuple([(node, 0.0) for node, _ in values])
+        told = self.has_labels or not values.value.any()
+        return values if told else LeafValues(values.node, np.zeros(len(values)))
 
     def cells(self, starts: tuple[int, ...]) -> tuple[int, ...]:
         """Return the starts of residual cells as seen in this view: all 0 for a party without labels, because
@@ -278,6 +276,17 @@ class HasSplits:
     def __post_init__(self) -> None:
         if type(self.splits) is not Splits:
             object.__setattr__(self, "splits", Splits.of(self.splits))
+
+
+class HasValues(HasSplits):
+    """Base of dataclasses whose `values` may also be passed as pairs of a node number and a value."""
+
+    values: LeafValues
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if type(self.values) is not LeafValues:
+            object.__setattr__(self, "values", LeafValues.of(self.values))
 
 
 class BaseQuery(HasSplits, Query, ABC):
@@ -483,6 +492,8 @@ def _header(value: Any, arrays: list[bytes]) -> object:
         return value.dtype.str, value.shape
     if kind in _TEXT:
         return value
+    if kind is LeafValues:
+        return (*value,)
     if kind not in _MEMBERS:
         names = [name for name, member in kind.__dataclass_fields__.items() if member.metadata != APART]
         every = (*kind.__dataclass_fields__,)
@@ -507,7 +518,7 @@ def check_started(state: Any) -> None:
 
 def check_nodes(terms: Terms, tree: int, splits: Splits, nodes: tuple[int, ...]) -> None:
     """Raise Refused unless the nodes can be one level of the tree after the splits have been applied."""
-    check_tree(terms, tree, splits, ())
+    check_tree(terms, tree, splits)
     if tree == CONSTANT_TREE:
         raise Refused("query-nodes", "the query asks for histograms before the first tree")
     check_several(terms, nodes)
@@ -539,13 +550,13 @@ def check_bits(bits: int, *scales: Scale) -> None:
             raise Refused("query-scale", f"this query must use {bits}-bit gradients, as the terms require")
 
 
-def check_tree(terms: Terms, tree: int, splits: Splits, values: tuple[tuple[int, float], ...]) -> None:
+def check_tree(terms: Terms, tree: int, splits: Splits, values: LeafValues = NO_VALUES) -> None:
     """Raise Refused if a model trained under these terms cannot contain this tree.
 
     Args:
         tree: number of the tree's round; -1 for the constant from which boosting starts.
         splits: splits of the tree so far.
-        values: node number and value of each leaf, if the tree is finished.
+        values: values of the leaves, if the tree is finished.
     """
     nodes, size = 2 * terms.max_leaves_per_round, len(splits)
     left = splits.left.tolist() if 0 < size <= nodes else ()
@@ -558,11 +569,10 @@ def check_tree(terms: Terms, tree: int, splits: Splits, values: tuple[tuple[int,
             "query-leaves",
             f"{len(values)} leaves are more than a tree of depth {terms.trees.max_depth} can have",
         )
-    if values:
-        if len(dict(values)) != len(values):
-            raise Refused("query-leaves", "a leaf has two values")
-        if [value for _, value in values if not -MAX_LEAF_VALUE <= value <= MAX_LEAF_VALUE]:
-            raise Refused("query-leaves", "a leaf value is not a finite float32")
+    if len({*values.node.tolist()}) != len(values):
+        raise Refused("query-leaves", "a leaf has two values")
+    if not (np.abs(values.value) <= MAX_LEAF_VALUE).all():
+        raise Refused("query-leaves", "a leaf value is not a finite float32")
     if not CONSTANT_TREE <= tree < terms.trees.rounds:
         raise Refused(
             "query-tree",
@@ -593,12 +603,13 @@ def check_splits(terms: Terms, splits: Splits) -> None:
     raise Refused("query-splits", f"split {number + 1} is not valid for feature {split.feature} of the terms")
 
 
-def check_leaves(terms: Terms, splits: Splits, values: tuple[tuple[int, float], ...]) -> None:
+def check_leaves(terms: Terms, splits: Splits, values: LeafValues) -> None:
     """Raise Refused unless exactly the leaves of the tree with these splits have values. The splits must have
     passed `check_splits`. Key holders without rows need this check, because they have no tree of their own to
     compare with."""
-    leaves = set(range(len(terms.roots) + 2 * len(splits))).difference(splits.node.tolist())
-    if leaves != dict(values).keys() or len(leaves) != len(values):
+    is_leaf = np.ones(len(terms.roots) + 2 * len(splits), np.bool_)
+    is_leaf[splits.node] = False
+    if not np.array_equal(np.flatnonzero(is_leaf), np.sort(values.node)):
         raise Refused("leaf-values-mismatch", "the leaf values do not match the leaves of the tree")
 
 

@@ -355,7 +355,7 @@ class ResidualQuery(base.BaseQuery):
                 "query-residuals",
                 f"the query asks for residuals, which objective {terms.objective.name} does not need",
             )
-        base.check_tree(terms, self.tree, self.splits, ())
+        base.check_tree(terms, self.tree, self.splits)
         base.check_several(terms, nodes)
         if self.tree == base.CONSTANT_TREE and nodes != (0,):
             raise Refused(

@@ -19,7 +19,7 @@ from fedboost.gbdt.metrics import DIGITS, PARTIAL_LIKELIHOOD, TRAIN
 from fedboost.gbdt.objectives.built_in import sum_later
 from fedboost.gbdt.objectives.objective import SCALE
 from fedboost.gbdt.sampling import NORM_CELLS
-from fedboost.gbdt.tree import Splits
+from fedboost.gbdt.tree import LeafValues, Splits
 from fedboost.privacy import packing
 from fedboost.privacy.packing import Segment
 from fedboost.privacy.protection import HiddenSums
@@ -100,7 +100,9 @@ class HistogramQuery(base.BaseQuery):
             return base.digest_of((self, "grouped") if self.grouped else self)
         # What `digest_of` hashes, written down: it is hashed in nearly every turn.
         gradient, hessian, splits = self.gradient, self.hessian, self.splits
-        scales = f"('Scale', {gradient.exponent}, {gradient.bits}), ('Scale', {hessian.exponent}, {hessian.bits})"
+        scales = (
+            f"('Scale', {gradient.exponent}, {gradient.bits}), ('Scale', {hessian.exponent}, {hessian.bits})"
+        )
         where = f"{self.rows}, {self.tree}, ('Splits', {splits.size}), {self.nodes}, {self.bins}"
         header = f"('HistogramQuery', {where}, {scales}, {self.widths!r}, (), {self.threshold!r})".encode()
         return hashlib.sha256(packing.pack(header, *[splits.packed])).digest()
@@ -445,7 +447,7 @@ BY_PARTY = f"EndRoundQuery{base.OF_PARTIES}"
 
 
 @dataclass(frozen=True)
-class EndRoundQuery(base.BaseQuery):
+class EndRoundQuery(base.HasValues, base.BaseQuery):
     """Ends a round: applies the last splits, adds each row's leaf value to its margin, and asks for metrics.
 
     Tree -1 is the constant from which boosting starts. The answer consists of:
@@ -465,7 +467,7 @@ class EndRoundQuery(base.BaseQuery):
     rows: base.Rows
     tree: base.TreeNumber
     splits: Splits
-    values: base.Values
+    values: LeafValues
     metrics: base.Metrics
     weight: Scale
     exponents: bool

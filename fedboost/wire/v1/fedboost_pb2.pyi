@@ -262,8 +262,8 @@ class Round(_message.Message):
     SPLITS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
     splits: Splits
-    values: _containers.RepeatedCompositeFieldContainer[LeafValue]
-    def __init__(self, splits: _Optional[_Union[Splits, _Mapping]] = ..., values: _Optional[_Iterable[_Union[LeafValue, _Mapping]]] = ...) -> None: ...
+    values: LeafValues
+    def __init__(self, splits: _Optional[_Union[Splits, _Mapping]] = ..., values: _Optional[_Union[LeafValues, _Mapping]] = ...) -> None: ...
 
 class OpenRequest(_message.Message):
     __slots__ = ("turn", "request", "attempt")
@@ -737,7 +737,7 @@ class EndRoundQuery(_message.Message):
     rows: int
     tree: int
     splits: Splits
-    values: _containers.RepeatedCompositeFieldContainer[LeafValue]
+    values: LeafValues
     metrics: _containers.RepeatedScalarFieldContainer[str]
     weight: Scale
     exponents: bool
@@ -745,15 +745,15 @@ class EndRoundQuery(_message.Message):
     sizes: bool
     risk: Scale
     bins: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Union[Splits, _Mapping]] = ..., values: _Optional[_Iterable[_Union[LeafValue, _Mapping]]] = ..., metrics: _Optional[_Iterable[str]] = ..., weight: _Optional[_Union[Scale, _Mapping]] = ..., exponents: _Optional[bool] = ..., sets: _Optional[_Iterable[str]] = ..., sizes: _Optional[bool] = ..., risk: _Optional[_Union[Scale, _Mapping]] = ..., bins: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Union[Splits, _Mapping]] = ..., values: _Optional[_Union[LeafValues, _Mapping]] = ..., metrics: _Optional[_Iterable[str]] = ..., weight: _Optional[_Union[Scale, _Mapping]] = ..., exponents: _Optional[bool] = ..., sets: _Optional[_Iterable[str]] = ..., sizes: _Optional[bool] = ..., risk: _Optional[_Union[Scale, _Mapping]] = ..., bins: _Optional[_Iterable[int]] = ...) -> None: ...
 
-class LeafValue(_message.Message):
-    __slots__ = ("node", "value")
-    NODE_FIELD_NUMBER: _ClassVar[int]
-    VALUE_FIELD_NUMBER: _ClassVar[int]
-    node: int
-    value: float
-    def __init__(self, node: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
+class LeafValues(_message.Message):
+    __slots__ = ("nodes", "values")
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    nodes: bytes
+    values: bytes
+    def __init__(self, nodes: _Optional[bytes] = ..., values: _Optional[bytes] = ...) -> None: ...
 
 class TrainRequest(_message.Message):
     __slots__ = ("terms", "wish", "request")

@@ -9,7 +9,7 @@ from fedboost.boosting.programs import additive
 from fedboost.boosting.state import tree_of
 from fedboost.gbdt import tree as tree_module
 from fedboost.gbdt.cut_points import FINE_PARTS, range_edges
-from fedboost.gbdt.tree import Splits
+from fedboost.gbdt.tree import NO_VALUES, LeafValues, Splits
 
 
 def counts(draw, sigma, heavy=()):
@@ -103,7 +103,7 @@ def tree_over(cells, cuts, roots, draw):
         for leaf, part in zip(leaves, groups, strict=True):
             grower.divide(leaf, 0, part)
     splits = Splits.of(grower.splits)
-    tree = tree_of(splits, (), (cuts,), roots)
+    tree = tree_of(splits, NO_VALUES, (cuts,), roots)
     tree.cover = draw.exponential(1.0, len(tree.left)).tolist()
     for leaf in tree.leaves:
         tree.value[leaf] = float(np.float32(draw.normal()))
@@ -137,7 +137,7 @@ def test_trees_whose_leaves_divide_the_rows_differently_are_kept_apart():
     draw = np.random.default_rng(6)
     cells = [additive.Group((0,)), additive.Group((1,)), additive.MISSING]
     fine = tree_over(cells, np.array([0.5], np.float32), 1, draw)
-    coarse = tree_of(Splits.of(()), ((0, 1.0),), (np.array([0.5], np.float32),), 1)
+    coarse = tree_of(Splits.of(()), LeafValues.of([(0, 1.0)]), (np.array([0.5], np.float32),), 1)
     other = tree_over(cells, np.array([0.6], np.float32), 1, draw)
     assert len(tree_module.merged([fine, coarse, fine, other], 1)) == 3
 

@@ -6,6 +6,7 @@ from inprocess import randomly, run, terms_of
 
 from fedboost.boosting.programs.initialisation import MAX_COARSER_BITS, Scales
 from fedboost.fixedpoint import EXPONENT_CELLS
+from fedboost.gbdt.tree import LeafValues
 from fedboost.holders import whole_rows
 
 ROWS = 300
@@ -55,7 +56,7 @@ def counts(gradient, hessian):
 def ahead(value, gradient=4, hessian=1, **settings):
     terms = terms_of(X, 3, **settings)
     counted = counts(gradient, hessian)
-    return Scales.of(terms, counted).ahead(terms, counted, ((0, value), (1, 0.0)))
+    return Scales.of(terms, counted).ahead(terms, counted, LeafValues.of([(0, value), (1, 0.0)]))
 
 
 def test_the_scale_of_squared_error_grows_by_the_leaves():
