@@ -22,12 +22,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedboost.fixedpoint import Float32, Float64, Int64, Scale
-from fedboost.gbdt.cut_points import MAX_CATEGORIES, CutPoints
-from fedboost.gbdt.histogram import STATS, Layout, Total
-from fedboost.gbdt.kernels import split as split_kernels
+from fedboost.fixedpoint import Float64, Int64, Scale
+from fedboost.gbdt.cut_points import MAX_CATEGORIES
+from fedboost.gbdt.histogram import Layout, Total
 from fedboost.gbdt.kernels.bins import MAX_CODES
-from fedboost.gbdt.kernels.split import best_gains, categories_right
+from fedboost.gbdt.kernels.split import best_gains
 
 _NUMBERS = (
     "node root depth slot gradient hessian positive feature bin missing_left left_gradient left_hessian"
@@ -45,9 +44,6 @@ missing_left; left_gradient, left_hessian: sums of the left child. After the spl
 open_left, open_right: whether a child may split again; sign: monotone constraint of the feature; middle:
 midpoint of the children's values."""
 Leaves = npt.NDArray[np.void]
-Bounds = tuple[float, float]
-FREE: Bounds = (-math.inf, math.inf)
-"""Bounds that do not restrict leaf values."""
 MIN_GAIN = 1e-6
 """XGBoost's kRtEps: the gain of a split must exceed this."""
 
@@ -86,17 +82,14 @@ class SplitRule:
 
         histogram: int64 [layout.cells], the node's histogram; total: the node's sums of gradients and
         hessians."""
-        gains: Float64 = best_gains(*self._kernel_arguments(histogram, layout, total))
+        features = layout.offsets, layout.value_bins, layout.missing, layout.categorical
+        max_categories = self.max_cat_to_onehot, self.max_cat_threshold
+        gains: Float64 = best_gains(histogram, *features, *self.scales, max_categories, total)
         return gains
 
     @cached_property
     def signs(self) -> Int64:
         return np.array(self.monotone, np.int64)
-
-    def _kernel_arguments(self, histogram: Int64, layout: Layout, total: Total) -> tuple[Any, ...]:
-        features = layout.offsets, layout.value_bins, layout.missing, layout.categorical
-        max_categories = self.max_cat_to_onehot, self.max_cat_threshold
-        return histogram, *features, *self.scales, max_categories, total
 
     @cached_property
     def scales(self) -> tuple[tuple[float, float], tuple[float, float, float, float]]:
@@ -109,51 +102,6 @@ class SplitRule:
         )
         return (self.gradient.factor, self.hessian.factor), penalties
 
-    def best_split(
-        self, histogram: Int64, layout: Layout, total: Total, bounds: Bounds = FREE
-    ) -> "BestSplit | None":
-        """Find the split with the highest gain. Returns None if no split has a sufficient gain.
-
-        Args:
-            histogram: int64 [layout.cells], the node's histogram.
-            layout: the features that may be used.
-            total: the node's sums of gradients and hessians.
-            bounds: lower and upper bound of leaf values below the node, used only with monotone constraints.
-        """
-        limits = None
-        if self.monotone:
-            limits = (*bounds, np.array([self.monotone[feature] for feature in layout.features], np.int64))
-        arguments = *self._kernel_arguments(histogram, layout, total), limits
-        best = split_kernels.best_split(*arguments)
-        gain, feature, bin_, missing_left, left_gradient, left_hessian = best
-        if feature < 0 or gain <= MIN_GAIN or gain < self.gamma:
-            return None
-        left = int(left_gradient), int(left_hessian)
-        right = total[0] - left[0], total[1] - left[1]
-        number, categories = layout.features[feature], 0
-        if layout.categorical[feature]:
-            bin_, categories = 0, self._categories_right(histogram, bin_, layout, feature)
-        return BestSplit(float(gain), number, int(bin_), bool(missing_left), left, right, categories)
-
-    def _categories_right(self, histogram: Int64, partition: int, layout: Layout, feature: int) -> int:
-        first, count = int(layout.offsets[feature]), int(layout.value_bins[feature])
-        cells, one_hot = histogram[STATS * first : STATS * (first + count)], count < self.max_cat_to_onehot
-        right: Int64 = categories_right(cells, partition, one_hot, *self.scales)
-        return sum(1 << category for category in right.tolist())
-
-
-@dataclass(frozen=True)
-class BestSplit:
-    """A node's best split, and the sums of the two children. bin and categories are as in `Split`."""
-
-    gain: float
-    feature: int
-    bin: int
-    missing_left: bool
-    left: Total
-    right: Total
-    categories: int = 0
-
 
 # ---- A tree as columns ----------------------------------------------------------------------------------
 # Children are numbered in the order of the splits, left before right, so every party grows the same tree.
@@ -164,7 +112,6 @@ Int32 = npt.NDArray[np.int32]
 Bytes = npt.NDArray[np.uint8]
 
 NO_CHILD = -1
-_MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -181,12 +128,6 @@ class Split:
     missing_left: bool
     left: int
     categories: int = 0
-
-    def fits(self, category_count: int) -> bool:
-        """Return whether a feature with this number of categories (0 if numeric) allows this split."""
-        if not category_count:
-            return self.categories == 0
-        return 0 < self.categories < 1 << category_count and self.bin == 0
 
 
 NODE = np.dtype(
@@ -361,24 +302,6 @@ class Tree:
         self.cover.append(float(np.float32(cover)))
         self.categories.append(0)
         return len(self.left) - 1
-
-    def split(self, node: int, best: BestSplit, cut_points: CutPoints, left: int) -> Split:
-        """Turn a leaf into an inner node. Returns the split. left: number of the left child. The caller adds
-        both children, the right one as left + 1."""
-        split = Split(node, best.feature, best.bin, best.missing_left, left, best.categories)
-        self.decide(split, cut_points.cuts[best.feature])
-        self.gain[node] = float(np.float32(min(best.gain, _MAX_FLOAT32)))
-        return split
-
-    def decide(self, split: Split, cuts: Float32) -> None:
-        """Turn a leaf into an inner node with this split. cuts: cut points of the split's feature."""
-        self.left[split.node] = split.left
-        self.feature[split.node] = split.feature
-        self.missing_left[split.node] = split.missing_left
-        self.categories[split.node] = split.categories
-        # A split after the last value bin separates present from missing values: no number reaches infinity.
-        above = float(cuts[split.bin]) if split.bin < cuts.size else float("inf")
-        self.threshold[split.node] = 0.0 if split.categories else above
 
     @property
     def leaves(self) -> list[int]:

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from naive_trees import FREE, best_split
 from splits import layout_of, only
 
 from fedboost.fixedpoint import Scale
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.kernels.level import add_node
-from fedboost.gbdt.tree import FREE, NODE, SplitRule
+from fedboost.gbdt.tree import NODE, SplitRule
 
 UNITS = Scale(15, 16)  # one unit is 1.0
 SIXTEENTHS = Scale(11, 16)
@@ -71,7 +72,7 @@ def test_leaf_value_is_the_float32_of_the_newton_step(gradient, hessian, reg_lam
 def test_best_split_and_its_children():
     # Bins of (gradient in sixteenths, hessian); cutting after bin 1 parts -4 from 6, H 2 from 3.
     cells = np.array([-32, 1, -32, 1, 96, 3], np.int64)
-    best = rule().best_split(cells, layout_of(3), (32, 5))
+    best = best_split(rule(), cells, layout_of(3), (32, 5))
     assert (best.feature, best.bin, best.missing_left) == (0, 1, False)
     assert (best.left, best.right) == ((-64, 2), (96, 3))
     assert best.gain == 4.0**2 / 3 + 6.0**2 / 4 - 2.0**2 / 6  # not halved: XGBoost's
@@ -79,28 +80,28 @@ def test_best_split_and_its_children():
 
 def test_gain_must_exceed_gamma_and_the_smallest_gain():
     cells, layout, total = np.array([-16, 1, 16, 1], np.int64), layout_of(2), (0, 2)
-    gain = rule().best_split(cells, layout, total).gain
+    gain = best_split(rule(), cells, layout, total).gain
     assert gain == 1.0
-    assert rule(gamma=gain).best_split(cells, layout, total) is not None
-    assert rule(gamma=math.nextafter(gain, 2)).best_split(cells, layout, total) is None
+    assert best_split(rule(gamma=gain), cells, layout, total) is not None
+    assert best_split(rule(gamma=math.nextafter(gain, 2)), cells, layout, total) is None
     tiny = Scale(-5, 16)  # one unit is 2**-20: a gain of 2**-40 is rounding, not learning
-    assert rule(gradient=tiny).best_split(np.array([-1, 1, 1, 1]), layout, total) is None
+    assert best_split(rule(gradient=tiny), np.array([-1, 1, 1, 1]), layout, total) is None
 
 
 def test_children_need_min_child_weight():
     cells, layout, total = np.array([-160, 2, 0, 1, 160, 3], np.int64), layout_of(3), (0, 6)
-    assert rule(min_child_weight=2.0).best_split(cells, layout, total).bin == 0
-    assert rule(min_child_weight=3.0).best_split(cells, layout, total).bin == 1
-    assert rule(min_child_weight=3.5).best_split(cells, layout, total) is None
+    assert best_split(rule(min_child_weight=2.0), cells, layout, total).bin == 0
+    assert best_split(rule(min_child_weight=3.0), cells, layout, total).bin == 1
+    assert best_split(rule(min_child_weight=3.5), cells, layout, total) is None
 
 
 def test_the_direction_of_missing_values_is_learned():
     layout = layout_of(2, missing=[0])
     like_left = np.array([-16, 1, 16, 1, -16, 1], np.int64)
     like_right = np.array([-16, 1, 16, 1, 16, 1], np.int64)
-    assert rule().best_split(like_left, layout, (-16, 3)).missing_left
-    assert rule().best_split(like_left, layout, (-16, 3)).left == (-32, 2)
-    assert not rule().best_split(like_right, layout, (16, 3)).missing_left
+    assert best_split(rule(), like_left, layout, (-16, 3)).missing_left
+    assert best_split(rule(), like_left, layout, (-16, 3)).left == (-32, 2)
+    assert not best_split(rule(), like_right, layout, (16, 3)).missing_left
 
 
 # ---- levels -----------------------------------------------------------------------------------------
@@ -111,7 +112,7 @@ def by_levels(*pairs, missing=(0, 0), **settings):
     layout, every = Layout.of(CutPoints.of((), ()).with_categories((len(pairs),))), [*pairs, missing]
     total = sum(gradient for gradient, _ in every), sum(hessian for _, hessian in every)
     histogram = np.array(every, np.int64).reshape(-1)
-    best = rule(**settings).best_split(histogram, layout, total)
+    best = best_split(rule(**settings), histogram, layout, total)
     gains = rule(**settings).gains(histogram, layout, total)
     assert gains.tolist() == [0.0 if best is None else best.gain]
     return best
@@ -195,7 +196,7 @@ def test_the_gain_of_each_feature_is_that_of_its_best_split_alone():
     histogram = np.array([-16, 2, 16, 2, 0, 2, -8, 1, 8, 1, 0, 4, 0, 0], np.int64)
     gains = of.gains(histogram, layout, (0, 4))
     for feature in range(3):
-        alone = of.best_split(layout.pick(histogram, (feature,)), only(layout, (feature,)), (0, 4))
+        alone = best_split(of, layout.pick(histogram, (feature,)), only(layout, (feature,)), (0, 4))
         assert gains[feature] == (alone.gain if alone else 0.0)
         assert alone is None or alone.feature == feature
     assert gains[0] > gains[1] > gains[2] == 0

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from naive_trees import BestSplit, split_node
 from raised import raised
 
 from fedboost.errors import PeerError
@@ -11,7 +12,7 @@ from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.partition import RowsOfNodes
 from fedboost.gbdt.threads import Threads
-from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, BestSplit, LeafValues, Split, Splits, Tree
+from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, LeafValues, Split, Splits, Tree
 
 ROOT = 0
 
@@ -112,7 +113,7 @@ def test_a_tree_grows():
     left = tree.add_leaf(-1.0, 3.0)
     tree.add_leaf(1.0, 4.0)
     best = BestSplit(0.1, 1, 2, True, (0, 0), (0, 0))
-    assert tree.split(ROOT, best, CUTS, left) == Split(ROOT, 1, 2, True, left)
+    assert split_node(tree, ROOT, best, CUTS, left) == Split(ROOT, 1, 2, True, left)
     assert tree.leaves == [1, 2]
     assert tree.left == [1, NO_CHILD, NO_CHILD]
     assert (tree.feature[ROOT], tree.threshold[ROOT], tree.missing_left[ROOT]) == (1, 2.0, True)
@@ -124,7 +125,7 @@ def test_a_tree_grows_by_levels():
     tree = Tree()
     for value in (0.0, 1.0, 2.0):
         tree.add_leaf(value, 1.0)
-    split = tree.split(ROOT, BestSplit(0.5, 3, 0, True, (0, 0), (0, 0), 0b1011), CUTS, 1)
+    split = split_node(tree, ROOT, BestSplit(0.5, 3, 0, True, (0, 0), (0, 0), 0b1011), CUTS, 1)
     assert split == Split(ROOT, 3, 0, True, 1, 0b1011)
     assert (tree.feature[ROOT], tree.categories, tree.threshold) == (3, [0b1011, 0, 0], [0.0] * 3)
     assert Tree([1, -1, -1]).categories == [0, 0, 0]
@@ -133,14 +134,14 @@ def test_a_tree_grows_by_levels():
 def test_a_gain_beyond_float32_stays_finite():
     tree = Tree()
     tree.add_leaf(0.0, 1.0)
-    tree.split(ROOT, BestSplit(1e300, 1, 2, False, (0, 0), (0, 0)), CUTS, 1)
+    split_node(tree, ROOT, BestSplit(1e300, 1, 2, False, (0, 0), (0, 0)), CUTS, 1)
     assert tree.gain == [float(np.finfo(np.float32).max)]
 
 
 def test_a_split_after_the_last_bin_has_no_finite_threshold():
     tree = Tree()
     tree.add_leaf(0.0, 1.0)
-    tree.split(ROOT, BestSplit(1.0, 1, 3, False, (0, 0), (0, 0)), CUTS, 1)
+    split_node(tree, ROOT, BestSplit(1.0, 1, 3, False, (0, 0), (0, 0)), CUTS, 1)
     assert tree.threshold[ROOT] == float("inf")
 
 
@@ -163,7 +164,7 @@ def test_trees_with_roots_of_their_own_grow_as_one_and_part():
     for number in range(8):
         tree.add_leaf(number / 8, 1.0)
     for node, feature, left, levels in ((1, 0, 2, 0), (0, 1, 4, 0), (3, 3, 6, 0b101)):
-        tree.split(node, BestSplit(1.0, feature, 0, False, (0, 0), (0, 0), levels), CUTS, left)
+        split_node(tree, node, BestSplit(1.0, feature, 0, False, (0, 0), (0, 0), levels), CUTS, left)
     first, second = tree.parts(2)
     assert (first.categories, second.categories) == ([0, 0, 0], [0, 0, 0b101, 0, 0])
     assert (first.left, first.feature, first.value) == ([1, -1, -1], [1, 0, 0], [0, 0.5, 0.625])

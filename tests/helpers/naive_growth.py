@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 import numpy as np
+from naive_trees import FREE, BestSplit, best_split, split_node
 from splits import among, only
 
 from fedboost.boosting.queries.trees import Elected, HistogramQuery, VoteQuery
@@ -15,7 +16,7 @@ from fedboost.fixedpoint import Int64
 from fedboost.gbdt import sampling
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import STATS, Layout, Total, node_total
-from fedboost.gbdt.tree import FREE, BestSplit, Bounds, Split, SplitRule, Splits, Tree
+from fedboost.gbdt.tree import Split, SplitRule, Splits, Tree
 from fedboost.terms.terms import Terms
 
 
@@ -106,7 +107,7 @@ class Leaf:
     root: int
     path: tuple[int, ...]
     sums: NodeSums
-    bounds: Bounds = FREE
+    bounds: tuple[float, float] = FREE
 
     @property
     def depth(self):
@@ -316,7 +317,7 @@ def add_children(tree: Tree, leaf: Leaf, best: BestSplit, cut_points: CutPoints,
     value = partial(leaf_value, rule, bounds=leaf.bounds)
     left = tree.add_leaf(value(best.left), rule.hessian.decode(best.left[1]))
     tree.add_leaf(value(best.right), rule.hessian.decode(best.right[1]))
-    return tree.split(leaf.node, best, cut_points, left)
+    return split_node(tree, leaf.node, best, cut_points, left)
 
 
 def grow(terms, rows, number, cut_points, scales):
@@ -337,7 +338,7 @@ def grow(terms, rows, number, cut_points, scales):
     new_splits: tuple[Split, ...] = ()
     while True:
         for leaf in frontier:
-            best = rule.best_split(leaf.sums.histogram, columns.of(leaf), leaf.sums.total, leaf.bounds)
+            best = best_split(rule, leaf.sums.histogram, columns.of(leaf), leaf.sums.total, leaf.bounds)
             if best is not None:
                 growth.add(leaf, best)
         split_leaves: list[SplitLeaf] = []

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 from naive_growth import bounds_below, leaf_value, may_split, step
+from naive_trees import FREE, BestSplit, decide
 
 from fedboost.boosting.queries.labels import StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.gbdt import sampling
 from fedboost.gbdt.histogram import Layout
-from fedboost.gbdt.tree import FREE, MIN_GAIN, BestSplit, Split, Tree
+from fedboost.gbdt.tree import MIN_GAIN, Split, Tree
 from tests.gbdt.reference.fixedpoint import quantise
 from tests.gbdt.reference.split import candidates_by_level, score, ways_to_part
 
@@ -128,7 +129,7 @@ def grow(pooled, rule, depth, cuts, features_of):
             first = len(tree.left)
             for total in sums:
                 tree.add_leaf(leaf_value(rule, total, bounds), rule.hessian.decode(total[1]))
-            tree.decide(Split(node, feature, bin_, missing_left, first, categories), cuts[feature])
+            decide(tree, Split(node, feature, bin_, missing_left, first, categories), cuts[feature])
             tree.gain[node] = float(np.float32(gain))
             for child, among in enumerate((to_left, ~to_left)):
                 leaf[rows[among]] = first + child

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from inprocess import shard_of, terms_of
+from naive_trees import best_split
 from raised import raised
 
 from fedboost.boosting.queries.base import CONSTANT_TREE
@@ -55,7 +56,7 @@ def test_a_party_votes_for_the_features_it_would_split_by():
     every = party_after(ROOT, vote_top_k=0).answer(dataclasses.replace(ROOT, splits=(SPLIT,), nodes=(1, 2)))
     rule, layout = terms().rule(BITS, BITS), Layout.of(CUTS)
     for cells, of_node in zip(every.reshape(2, -1), votes, strict=True):
-        best = rule.best_split(cells[:-2], layout, histogram.node_total(cells[:-2], layout))
+        best = best_split(rule, cells[:-2], layout, histogram.node_total(cells[:-2], layout))
         assert best is not None
         assert of_node[best.feature] == 1
 
