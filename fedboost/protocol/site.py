@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -575,7 +575,8 @@ THRESHOLDS = "thresholds of this site's splits"
 """Names that the audit log uses for releases that do not answer a query."""
 
 
-class Release(NamedTuple):
+@dataclass(frozen=True)
+class Release:
     """Entry in the site's audit log for an answer that is about to leave the site.
 
     what: name of the query or kind of release; cells: number of integers; size: bytes; charge: privacy cost
@@ -595,7 +596,8 @@ class Release(NamedTuple):
     position: str = ""
 
 
-class Relayed(NamedTuple):
+@dataclass(frozen=True)
+class Relayed:
     """Entry in the site's audit log for bytes that are about to be sent to other parties.
 
     what: kind of content; to: the parties that can read it; rows: number of rows about which the bytes reveal

@@ -108,7 +108,7 @@ def canonical_event(event: Noted | Release | Relayed) -> str:
     if not isinstance(event, Release | Relayed):
         return _canonical(event.model_dump(mode="json", exclude_none=True)).decode()
     values: dict[str, Any] = {"kind": "relayed" if isinstance(event, Relayed) else "released"}
-    for name, value in event._asdict().items():
+    for name, value in vars(event).items():
         if isinstance(value, Charge):
             values |= {"charge": value.name, "cost": float(value.cost)}
         elif value or name not in ("charge", "question", "position"):
