@@ -195,6 +195,8 @@ class PartyMonitor:
         self.report = Events(log, self.metrics, self.page_state).observe
         self._log, self._config, self._memory = log, config, memory
         self._session, self._rounds, self._round, self._since = "", 0, 0, 0.0
+        self._received = self._sent = 0
+        """Bytes that were not reported yet: they are reported once a turn, and at the end of a session."""
         self._asked: tuple[messages.Ask, float] | None = None
         """The last query, and its time of arrival."""
         self._gives_all = False
@@ -217,12 +219,16 @@ class PartyMonitor:
             self._gives_all = terms.vertical.takes_all_rows and terms.blocks.has_labels(self._config.party)
 
     def received(self, size: int) -> None:
-        self.report(Event("bytes", received=size))
+        self._received += size
 
     def sent(self, data: bytes) -> bytes:
         """Count the bytes of a message to the aggregator, and return them."""
-        self.report(Event("bytes", sent=len(data)))
+        self._sent += len(data)
         return data
+
+    def _report_bytes(self) -> None:
+        self.report(Event("bytes", received=self._received, sent=self._sent))
+        self._received = self._sent = 0
 
     def asked(self, ask: messages.Ask) -> None:
         """Remember that a query arrived, for the first time or again."""
@@ -233,6 +239,7 @@ class PartyMonitor:
         assert self._asked is not None
         ask, since = self._asked
         now = time.monotonic()
+        self._report_bytes()
         self.report(Event("answer", self._session, seconds=now - since))
         if isinstance(ask.query, PlacesQuery):
             known = np.count_nonzero(ask.query.places != UNKNOWN)
@@ -249,6 +256,7 @@ class PartyMonitor:
     def ended(self, session: str, reason: str, left: bool) -> None:
         """Report the end of a session. reason: why it ended, or '' if it ended with a model; left: True if
         this party left the session."""
+        self._report_bytes()
         kind: Kind = "session done" if not reason else "left the session" if left else "session failed"
         self.report(Event(kind, session, reason=reason))
         self._look_at_budget()
