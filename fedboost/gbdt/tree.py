@@ -139,7 +139,26 @@ SPLIT_COLUMNS = 5
 BITMAP_BYTES = MAX_CODES // 8
 
 
-class Splits:
+class _Columns:
+    """Base of sequences that are stored as columns. Two are equal if their bytes are."""
+
+    __slots__ = ()
+    packed: Any
+
+    def __iter__(self) -> Iterator[Any]:
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self.packed == other.packed
+
+    def __hash__(self) -> int:
+        return hash(self.packed)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}.of({[*self]})"
+
+
+class Splits(_Columns):
     """A sequence of splits, stored as immutable columns.
 
     columns: int32 [5, splits]: node, feature, bin, missing_left (1 or 0) and left of each `Split`;
@@ -204,20 +223,11 @@ class Splits:
             self._sum = other, Splits(columns, np.concatenate([self.categories, other.categories]))
         return self._sum[1]
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Splits) and self.packed == other.packed
-
-    def __hash__(self) -> int:
-        return hash(self.packed)
-
-    def __repr__(self) -> str:
-        return f"Splits.of({[*self]})"
-
 
 NO_SPLITS = Splits.of(())
 
 
-class LeafValues:
+class LeafValues(_Columns):
     """Node numbers of a tree's leaves, int64 [leaves], and their values, float64 [leaves]."""
 
     __slots__ = ("node", "value")
@@ -244,15 +254,6 @@ class LeafValues:
 
     def __iter__(self) -> Iterator[tuple[int, float]]:
         return zip(self.node.tolist(), self.value.tolist(), strict=True)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, LeafValues) and self.packed == other.packed
-
-    def __hash__(self) -> int:
-        return hash(self.packed)
-
-    def __repr__(self) -> str:
-        return f"LeafValues.of({[*self]})"
 
 
 NO_VALUES = LeafValues.of(())
