@@ -27,14 +27,13 @@ from fedboost.privacy.pairwise import (
     TWO_LEGS,
     AggregatorSetup,
     Group,
+    Masks,
     PairMasks,
     PartySetup,
-    Stream,
     check_whole,
     context,
     derive,
     masked_chunks,
-    scratch_of,
 )
 from fedboost.privacy.protection import Opener, Sealer, Tag, check_newer
 
@@ -141,8 +140,9 @@ class OneLegSealer(_MaskingSealer):
         # `seal` itself has no `yield`, so this happens in the call and not when the first chunk is taken.
         self._pairs.check(tag)
         check_whole(tag, self._group)
-        streams = self._pairs.streams(tag)
-        return (chunk.packed(words) for chunk, words in masked_chunks(values, tag, streams))
+        self._pairs.begin(tag)
+        masks = Masks(self._pairs.streams(tag))
+        return (chunk.packed(words) for chunk, words in masked_chunks(values, tag, masks))
 
 
 class OneLegOpener(Opener):
@@ -198,9 +198,9 @@ def by_name(entries: list[bytes]) -> dict[str, bytes]:
     return {name_of(name): value for name, value in zip(entries[::2], entries[1::2], strict=True)}
 
 
-def self_stream(mask: bytes, ctx: bytes, party: str) -> Stream:
-    """Return the keystream derived from a party's self mask for a context."""
-    return Stream(derive(mask, b"self", ctx, party.encode()))
+def self_key(mask: bytes, ctx: bytes, party: str) -> bytes:
+    """Return the key of the keystream that follows from a party's self mask in a context."""
+    return derive(mask, b"self", ctx, party.encode())
 
 
 # ---- The party's end of masked sums in two legs: where the roster may shrink ----------------------------
@@ -246,16 +246,15 @@ class TwoLegSealer(_MaskingSealer):
         peers = set(tag.roster) - {self._me}
         ways = [(peer, way) for peer in peers for way in ((self._me, peer), (peer, self._me))]
         # A key per direction: NONCE is constant, and the two shares of a pair are different plaintexts. They
-        # are derived before `replace_keys`, after which the keys of this context are gone.
+        # are derived before `streams` replaces the keys.
         self._share_keys = {way: self._pairs.derived(peer, b"share", *way) for peer, way in ways}
-        streams = self._pairs.masks(tag)
-        self._pairs.replace_keys()
+        streams = self._pairs.streams(tag)
         # The new self mask overwrites the mask of an abandoned attempt, so this party can no longer disclose
         # the old mask: the vector of that attempt can never be opened, under any roster.
         mask = self._mask = self._draw(KEY_BYTES)
         self._note, self._shares = b"", None
-        streams.append((self_stream(mask, self._pairs.ctx, self._me), True))
-        return (chunk.packed(words) for chunk, words in masked_chunks(values, tag, streams))
+        streams.append((self_key(mask, self._pairs.ctx, self._me), True))
+        return (chunk.packed(words) for chunk, words in masked_chunks(values, tag, Masks(streams)))
 
     def note(self) -> bytes:
         """Return the note sent with the last chunk: a commitment to the self mask, and an encrypted share of
@@ -517,11 +516,10 @@ class TwoLegOpener(Opener):
     def open(self) -> Int64:
         if self.requests():
             raise PeerError("sum-not-open", "the sum cannot be opened yet")
-        scratch = scratch_of(self._tag)
-        for party in self._tag.roster:
-            stream = self_stream(self._masks[party], self.ctx, party)
-            for chunk in self._tag.checked:
-                chunk.subtract(chunk.of(self._sum), stream.next(chunk.size, scratch))
+        keys = [self_key(self._masks[party], self.ctx, party) for party in self._tag.roster]
+        masks = Masks([(key, False) for key in keys])
+        for chunk in self._tag.checked:
+            masks.apply(chunk, chunk.of(self._sum))
         return pairwise.checked_sum(self._sum, self._tag)
 
 
@@ -658,8 +656,9 @@ class EncryptedSealer(_MaskingSealer):
         check_whole(tag, self._group)
         if self._holder is not None:
             self._holder.announce(tag)
-        streams = self._pairs.streams(tag)
-        return (self._encrypted(chunk, words) for chunk, words in masked_chunks(values, tag, streams))
+        self._pairs.begin(tag)
+        masks = Masks(self._pairs.streams(tag))
+        return (self._encrypted(chunk, words) for chunk, words in masked_chunks(values, tag, masks))
 
     def _encrypted(self, chunk: Chunk, masked: Words) -> bytes:
         cipher = self._public.cipher(chunk, len(self._group.members))

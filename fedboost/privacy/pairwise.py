@@ -28,8 +28,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedboost.errors import PeerError, SessionFailed
 from fedboost.fixedpoint import Int64
-from fedboost.privacy import packing
-from fedboost.privacy.packing import CHUNK_CELLS, Chunk, RandomBytes, Words, signed
+from fedboost.privacy import kernels, packing
+from fedboost.privacy.packing import Chunk, RandomBytes, Words, signed
 from fedboost.privacy.protection import HiddenSums, Tag, check_newer
 
 if TYPE_CHECKING:
@@ -408,7 +408,7 @@ class Handshake:
         Raises:
             PeerError: The keys were derived before, or a public key is not a valid X25519 key.
         """
-        # A second derivation would return keys that `PairMasks.replace_keys` has erased since, and with them
+        # A second derivation would return keys that `PairMasks.streams` has erased since, and with them
         # the streams of vectors that were sealed already.
         private, self._private = self._private, None
         if private is None:
@@ -455,59 +455,59 @@ def context(way: bytes, session: bytes, group: Group, tag: Tag) -> bytes:
 def derive(key: bytes, what: bytes, *about: bytes) -> bytes:
     """Derive a 32-byte key for one use of `key`, using one block of HKDF-Expand with SHA-256 (RFC 5869).
     what, about: identify the use."""
-    return _expand(key, packing.pack(what, *about))
+    return hmac.digest(key, packing.pack(what, *about) + b"\x01", "sha256")
 
 
-def _expand(key: bytes, info: bytes) -> bytes:
-    return hmac.digest(key, info + b"\x01", "sha256")
+def mask_keys(key: bytes, ctx: bytes) -> tuple[bytes, bytes]:
+    """Derive two 32-byte keys from the key of a pair: that of the mask in a context, and the pair's next key.
+
+    This is the one-step derivation of NIST SP 800-56C with SHA-512. All fields have fixed lengths, and make
+    up a single block of SHA-512."""
+    both = hashlib.sha512(b"\0\0\0\1" + key + b"fedboost/5/mask" + ctx).digest()
+    return both[:KEY_BYTES], both[KEY_BYTES:]
 
 
-class Stream:
-    """A keystream that masks the chunks of a single vector, in order. It is AES-256 in counter mode, with a
-    key used only for that vector.
+class Masks:
+    """The keystreams that mask a single vector. Each is AES-256 in counter mode, under a key used only for
+    that vector. Block i encrypts the number i + 2, so no block repeats under a key."""
 
-    The keystream is computed by GCM, whose authentication tag is not used. OpenSSL computes GCM faster than
-    CTR mode (docs/decisions/0006-masks-from-gcms-counter-mode.md). GCM allows 2**36 bytes per key."""
+    def __init__(self, streams: Sequence[tuple[bytes, bool]]) -> None:
+        """streams: key of each stream, and True to add the stream or False to subtract it."""
+        self._keys = b"".join([key for key, _ in streams])
+        self._added = np.array([added for _, added in streams], np.bool_)
+        self._word = 0
 
-    def __init__(self, key: bytes) -> None:
+    def apply(self, chunk: Chunk, words: Words) -> None:
+        """Mask the cells of the next chunk, uint64 [cells]. Chunks must be masked in order, each once."""
         # A vector has at most MAX_CELLS cells (protocol/contracts.py) of 8 bytes and one check cell per
-        # chunk: about 2**30 bytes, far below that limit.
-        self._encryptor = Cipher(algorithms.AES(key), modes.GCM(_NONCE)).encryptor()
+        # chunk: about 2**30 bytes, far below the 2**36 after which GCM's counter of 32 bits would wrap.
+        if kernels.LANES:
+            keys = np.frombuffer(self._keys, np.uint32).reshape(-1, KEY_BYTES // 4)
+            kernels.mask(words, keys, self._added, chunk.pieces, self._word)
+        else:
+            block, odd = divmod(self._word, 2)
+            zeros = bytes(chunk.size + 8 * odd)
+            for number, added in enumerate(self._added):
+                key = self._keys[number * KEY_BYTES : (number + 1) * KEY_BYTES]
+                cipher = Cipher(algorithms.AES(key), modes.CTR((block + 2).to_bytes(16)))
+                stream = memoryview(cipher.encryptor().update(zeros))[8 * odd :]
+                chunk.add(words, stream, kernels.ADDED if added else kernels.SUBTRACTED)
+        self._word += chunk.size // 8
 
-    def next(self, size: int, scratch: memoryview | None = None) -> memoryview:
-        """Return the next `size` bytes of the mask, stored in `scratch` if it is given."""
-        out = memoryview(bytearray(size)) if scratch is None else scratch[:size]
-        self._encryptor.update_into(_ZEROS[:size], out)
-        return out
 
-
-_ZEROS = memoryview(
-    bytes(8 * (CHUNK_CELLS + 1))
-)  # the largest chunk: all cells and its check cell in 64 bits
 _NONCE = bytes(12)
-"""The AES-GCM nonce. It can be constant, because each key is used for only one stream or encryption."""
+"""The AES-GCM nonce. It can be constant, because each key is used for only one encryption."""
 
 
-def scratch_of(tag: Tag) -> memoryview:
-    """Allocate a buffer that is large enough for the mask of any chunk of a vector."""
-    return memoryview(bytearray(max(chunk.size for chunk in tag.checked)))
-
-
-def masked_chunks(
-    values: Int64, tag: Tag, streams: Iterable[tuple[Stream, bool]]
-) -> Iterator[tuple[Chunk, Words]]:
+def masked_chunks(values: Int64, tag: Tag, masks: Masks) -> Iterator[tuple[Chunk, Words]]:
     """Yield each chunk of a vector with its masked cells and check cell, uint64 [cells]. Only the lowest
-    `bits` bits of each cell are valid. streams: each stream with a flag, which is True if the stream is to be
-    added and False if it is to be subtracted. The caller must not use the streams afterwards."""
+    `bits` bits of each cell are valid. The caller must not use the masks afterwards."""
     # Chunks are masked lazily, when the consumer takes them, after the keys were replaced: each stream has
-    # its own key. Invariant: before each chunk, all streams have advanced by the sizes of the chunks before
-    # it. One scratch is enough, since its bytes are added before the next stream writes there.
-    scratch, whole, streams = scratch_of(tag), with_checks(values, tag), tuple(streams)
+    # its own key.
+    whole = with_checks(values, tag)
     for chunk in tag.checked:
         words = chunk.of(whole)
-        for stream, added in streams:
-            operation = chunk.add if added else chunk.subtract
-            operation(words, stream.next(chunk.size, scratch))
+        masks.apply(chunk, words)
         yield chunk, words
 
 
@@ -540,45 +540,34 @@ class PairMasks:
                 raise PeerError("roster-repeats-party", "the roster contains a party twice")
         check_newer(tag, self.tag)
 
-    def streams(self, tag: Tag) -> list[tuple[Stream, bool]]:
-        """Set the current tag, which `check` must have accepted, create its masks, and replace the keys.
-        Returns each mask with a flag: True if the mask is added, False if it is subtracted."""
-        self.begin(tag)
-        streams = self.masks(tag)
-        self.replace_keys()
-        return streams
-
     def begin(self, tag: Tag) -> None:
         """Set the current tag, which `check` must have accepted."""
         self.tag, self.ctx = tag, context(self._way, self._session, self._group, tag)
 
-    def masks(self, tag: Tag) -> list[tuple[Stream, bool]]:
-        """Return each mask of the current tag, and whether it is added (True) or subtracted (False)."""
-        streams = []
-        for peer in sorted(self._keys.keys() & tag.roster):
-            low, high = sorted((self._me, peer))
-            # Both ends derive one key from the sorted names; only the sign depends on who is first.
-            streams.append((Stream(self.derived(peer, b"pair", low, high)), peer > self._me))
+    def streams(self, tag: Tag) -> list[tuple[bytes, bool]]:
+        """Return the key of each mask of the current tag, and True if the mask is added or False if it is
+        subtracted. Replaces the keys that are shared with peers."""
+        # The keys of one pair. Each arrow is one way, so an intruder with k_2 has neither k_1 nor the first
+        # mask:
+        #
+        #     k_1 --- ctx 1 ---> k_2 --- ctx 2 ---> k_3
+        #      |                  |
+        #     mask under ctx 1   mask under ctx 2
+        #
+        # If two parties once sealed under different contexts, their keys differ from then on. No later mask
+        # of theirs cancels until a new attempt exchanges keys.
+        keys, self._keys = self._keys, {}
+        roster, streams = set(tag.roster), []
+        for peer, key in keys.items():
+            mask, self._keys[peer] = mask_keys(key, self.ctx)
+            if peer in roster:
+                streams.append((mask, peer > self._me))  # both ends have one key; the sign depends on names
         return streams
 
     def derived(self, peer: str, what: bytes, *names: str) -> bytes:
         """Derive a key for one use within the current tag from the key shared with a peer. what, names:
         identify the use."""
         return derive(self._keys[peer], what, self.ctx, *(name.encode() for name in names))
-
-    def replace_keys(self) -> None:
-        """Derive a key for one use within the current tag from a peer's shared key. what, names: the use."""
-        # The keys of one pair. Each arrow is one way, so an intruder with k_2 has neither k_1 nor the first
-        # masks:
-        #
-        #     k_1 --- next, ctx 1 ---> k_2 --- next, ctx 2 ---> k_3
-        #      |                        |
-        #     masks under ctx 1        masks under ctx 2
-        #
-        # If two parties once sealed under different contexts, their keys differ from then on. No later mask
-        # of theirs cancels until a new attempt exchanges keys.
-        info = packing.pack(b"next", self.ctx)
-        self._keys = {peer: _expand(key, info) for peer, key in self._keys.items()}
 
 
 def check_whole(tag: Tag, group: Group) -> None:

@@ -38,7 +38,7 @@ from fedboost.wire.v1 import fedboost_pb2 as pb
 Fields = dict[str, Any]
 """Fields of a message by name. Nested messages are dictionaries of the same kind."""
 
-WIRE_VERSION = 5
+WIRE_VERSION = 6
 MAX_TO_AGGREGATOR = 4 << 20
 """Maximum size in bytes of a message to the aggregator. A part of a report takes at most half a megabyte."""
 MAX_FROM_AGGREGATOR = 64 << 20
