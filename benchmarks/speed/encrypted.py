@@ -42,7 +42,7 @@ from phe.paillier import generate_paillier_keypair
 
 from fedboost.privacy import paillier
 from fedboost.privacy.packing import Chunk, Segment
-from fedboost.privacy.pairwise import BENEATH, Group, Masks, PairMasks, PartySetup, masked_chunks
+from fedboost.privacy.pairwise import BENEATH, Group, PairMasks, PartySetup
 from fedboost.privacy.protection import Tag
 from fedboost.privacy.protections import scheme_of
 
@@ -107,8 +107,7 @@ def ours(bits: int, repeats: int) -> Rates:
             tag = Tag(next(turns), 1, NAMES, bytes(32), (Segment(CELLS, BITS),))
             values = words.view(np.int64)
             pairs.begin(tag)
-            masks = Masks(pairs.streams(tag))
-            return [part.residues(cells) for part, cells in masked_chunks(values, tag, masks)]
+            return [part.residues(cells) for part, cells in pairs.masked(values, tag)]
 
         masked()  # what is compiled is, the first time
 

@@ -22,36 +22,14 @@ from fedboost.kernel_cache import kernel
 
 _loop = kernel(nogil=True)
 
-MANY_LANES = 16
-"""Minimum number of lanes for which loops over rows are faster than loops over lanes."""
 ADDED, SUBTRACTED = np.uint64(0), np.uint64(2**64 - 1)
 """Values of `flip`: (cell ^ flip) - flip is the cell, or its negative modulo 2**64."""
 
 
 @_loop
-def _add_lanes(total, packed, rows, lanes, bits, flip):
-    """Add the first `rows` rows of `lanes` packed cells to `total`, lane by lane. Bits above a cell's width
-    are not cleared: they only affect higher bits, which `sign` discards."""
-    width, full = np.uint64(bits), np.uint64(64)
-    for lane in range(lanes):
-        word, used, held = lane - lanes, full, np.uint64(0)
-        for row in range(rows):
-            if used == full:
-                word, used = word + lanes, np.uint64(0)
-                held = packed[word]
-            cell = held >> used
-            used += width
-            if used > full:
-                word, used = word + lanes, used - full
-                held = packed[word]
-                cell |= held << (width - used)
-            total[row * lanes + lane] += (cell ^ flip) - flip
-
-
-@_loop
 def _add_rows(total, packed, first, last, lanes, bits, flip):
-    """Like `_add_lanes`, but row by row, so that processors handle several lanes at once. Adds the rows
-    `first` to `last` - 1; `total` and `packed` begin with the cells and words of row `first`."""
+    """Add the rows `first` to `last` - 1, whose cells and words are at the start of `total` and `packed`.
+    Bits above a cell's width are not cleared: they only affect higher bits, which `sign` discards."""
     before = (first * bits) >> 6
     for row in range(first, last):
         word, shift = ((row * bits) >> 6) - before, np.uint64((row * bits) & 63)
@@ -68,31 +46,8 @@ def _add_rows(total, packed, first, last, lanes, bits, flip):
 
 
 @_loop
-def _pack_lanes(total, packed, rows, lanes, bits):
-    """Pack the first `rows` rows of `lanes` cells as streams of bits, lane by lane."""
-    mask = np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(64 - bits)
-    width, full = np.uint64(bits), np.uint64(64)
-    for lane in range(lanes):
-        word, used, held = lane, np.uint64(0), np.uint64(0)
-        for row in range(rows):
-            cell = total[row * lanes + lane] & mask
-            held |= cell << used
-            used += width
-            if used >= full:
-                packed[word] = held
-                word, used = word + lanes, used - full
-                held = cell >> (width - used) if used else np.uint64(0)
-        if used:
-            packed[word] = held
-
-
-@_loop
 def _pack_rows(total, packed, rows, lanes, bits):
-    """Like `_pack_lanes`, but row by row if there are many lanes, so that processors handle several lanes at
-    once."""
-    if lanes < MANY_LANES:
-        _pack_lanes(total, packed, rows, lanes, bits)
-        return
+    """Pack the first `rows` rows of `lanes` cells."""
     mask = np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(64 - bits)
     for row in range(rows):
         word, shift = (row * bits) >> 6, np.uint64((row * bits) & 63)
@@ -113,19 +68,15 @@ def _pack_rows(total, packed, rows, lanes, bits):
 
 @_loop
 def add(total, packed, pieces, flip):
-    """Add packed cells to `total` in place, cell by cell, modulo 2**64, or subtract them (`flip`). Only the low `bits`
-    bits of each result are meaningful. total: uint64 [cells]; packed: uint64 [words]; pieces: int64 [P, 2],
-    the number of cells and the bits per cell of each piece;"""
+    """Add packed cells to `total` in place, cell by cell, modulo 2**64. Only the low `bits` bits of each
+    result are meaningful. total: uint64 [cells]; packed: uint64 [words]; pieces: int64 [P, 2], the number of
+    cells and the bits per cell of each piece; flip: ADDED, or SUBTRACTED to subtract the cells."""
     cell, word = 0, 0
     for piece in range(pieces.shape[0]):
         cells, bits = pieces[piece, 0], pieces[piece, 1]
-        lanes, rest = cells >> 6, cells & 63
-        if lanes < MANY_LANES:
-            _add_lanes(total[cell:], packed[word:], 64, lanes, bits, flip)
-        else:
-            _add_rows(total[cell:], packed[word:], 0, 64, lanes, bits, flip)
-        _add_lanes(total[cell + 64 * lanes :], packed[word + bits * lanes :], rest, 1, bits, flip)
-        cell, word = cell + cells, word + bits * lanes + ((rest * bits + 63) >> 6)
+        for rows, lanes in ((64 * (cells > 63), cells >> 6), (cells & 63, 1)):
+            _add_rows(total[cell:], packed[word:], 0, rows, lanes, bits, flip)
+            cell, word = cell + rows * lanes, word + ((rows * bits + 63) >> 6) * lanes
 
 
 @_loop
@@ -135,122 +86,89 @@ def pack(total, packed, pieces):
     cell, word = 0, 0
     for piece in range(pieces.shape[0]):
         cells, bits = pieces[piece, 0], pieces[piece, 1]
-        lanes, rest = cells >> 6, cells & 63
-        _pack_rows(total[cell:], packed[word:], 64, lanes, bits)
-        _pack_rows(total[cell + 64 * lanes :], packed[word + bits * lanes :], rest, 1, bits)
-        cell, word = cell + cells, word + bits * lanes + ((rest * bits + 63) >> 6)
+        for rows, lanes in ((64 * (cells > 63), cells >> 6), (cells & 63, 1)):
+            _pack_rows(total[cell:], packed[word:], rows, lanes, bits)
+            cell, word = cell + rows * lanes, word + ((rows * bits + 63) >> 6) * lanes
 
 
 # ---- Masks: keystreams of AES-256 in counter mode, added to cells while they are in the cache ------------
-# Only the CPU's own instructions encrypt, so the time does not depend on keys. Block i of a stream is the
-# encryption of i + 2 as 16 bytes, big-endian, as in GCM with an all-zero nonce (docs/decisions/0066).
+# Only the CPU's AES instructions encrypt, so times do not depend on keys. Block i of a stream is the
+# encryption of i + 2 as 16 bytes, big-endian, as in GCM with an all-zero nonce. So no block repeats under a
+# key (docs/decisions/0066-masks-in-one-loop.md).
 
 
 _FEATURES = set(cpu_target.target_context.codegen().magic_tuple()[2].split(","))
-LANES = (
-    8
-    if {"+vaes", "+avx512f"} <= _FEATURES
-    else 4
-    if "+vaes" in _FEATURES
-    else 2 * ({"+aes", "+sse2"} <= _FEATURES)
-)
-"""Number of words that one instruction encrypts. 0 if numba does not compile for AES instructions: LLVM would
-abort the process, so `mask` must not be called."""
-ROUNDS, REGISTERS, WINDOW = 14, 8, 1 << 13
-"""Rounds of AES-256; vectors encrypted at once, to hide the instruction's latency; words of keystream that
-are made before they are added, which fit into the cache."""
-BATCH = LANES * REGISTERS
+_SETS = ({"+vaes", "+avx512f"}, 8), ({"+vaes"}, 4), ({"+aes", "+sse2"}, 2), (set[str](), 0)
+LANES = next(lanes for features, lanes in _SETS if features <= _FEATURES)
+"""Number of words that one instruction encrypts. If it is 0, numba does not compile for such instructions.
+LLVM would abort the process, so `mask` must not be called then."""
+ROUNDS, VECTORS, WINDOW = 14, 8, 1 << 13
+"""Rounds of AES-256; vectors that are encrypted at once, to hide the instruction's latency; words of
+keystream that are made before they are added."""
+BATCH = LANES * VECTORS
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
-_PAIR, _VECTOR = ir.VectorType(_I64, 2), ir.VectorType(_I64, max(LANES, 2))
 
 
 def _aes(builder, last, state, key):
-    """One round of AES on each pair of words."""
-    kind = state.type
-    name = f"llvm.x86.aesni.aesenc{'last' * last}" + {2: "", 4: ".256", 8: ".512"}[kind.count]
-    aes = builder.module.declare_intrinsic(name, (), ir.FunctionType(kind, [kind, kind]))
-    return builder.call(aes, [state, key])
-
-
-def _spread(builder, pair, kind):
-    """Repeat a pair of words in a vector."""
-    return builder.shuffle_vector(
-        pair, pair, ir.Constant(ir.VectorType(_I32, kind.count), [0, 1] * (kind.count // 2))
-    )
+    """Compute one round of AES on each two words of `state`."""
+    kind, width = state.type, "" if state.type.count == 2 else f".{64 * state.type.count}"
+    name, of = f"llvm.x86.aesni.aesenc{'last' * last}{width}", ir.FunctionType(kind, [kind, kind])
+    return builder.call(builder.module.declare_intrinsic(name, (), of), [state, key])
 
 
 @intrinsic
 def _encrypt(typingctx, keys, block, out, at):
-    """Write BATCH words of keystream to out[at:], from this block on. keys: uint64 [30], round keys."""
+    """Write BATCH words of a keystream to out[at:], from a block on. keys: uint64 [30], the round keys."""
 
     def codegen(context, builder, signature, args):
-        kinds = signature.args
+        pair, vector = ir.VectorType(_I64, 2), ir.VectorType(_I64, LANES)
+        kinds, even = signature.args, ir.Constant(ir.VectorType(_I32, LANES), [0, 1] * (LANES // 2))
         keys, out = (context.make_array(kinds[n])(context, builder, args[n]).data for n in (0, 2))
-        name = f"llvm.bswap.v{_VECTOR.count}i64"
-        swap = builder.module.declare_intrinsic(name, (), ir.FunctionType(_VECTOR, [_VECTOR]))
-        zero = ir.Constant(_PAIR, [0, 0])
-        block = _spread(builder, builder.insert_element(zero, args[1], _I32(1)), _VECTOR)
+        numbers = builder.insert_element(ir.Constant(pair, [0, 0]), args[1], _I32(1))
+        numbers = builder.shuffle_vector(numbers, numbers, even)
+        name, of = f"llvm.bswap.v{LANES}i64", ir.FunctionType(vector, [vector])
+        swap = builder.module.declare_intrinsic(name, (), of)
         states = []
         for first in range(0, BATCH // 2, LANES // 2):
             ahead = [number for place in range(LANES // 2) for number in (0, first + place)]
-            states.append(builder.call(swap, [builder.add(block, ir.Constant(_VECTOR, ahead))]))
+            states.append(builder.call(swap, [builder.add(numbers, ir.Constant(vector, ahead))]))
         for turn in range(ROUNDS + 1):
-            pair = builder.bitcast(builder.gep(keys, [_I64(2 * turn)]), _PAIR.as_pointer())
-            key = _spread(builder, builder.load(pair, align=8), _VECTOR)
-            states = [
-                _aes(builder, turn == ROUNDS, state, key) if turn else builder.xor(state, key)
-                for state in states
-            ]
+            at = builder.bitcast(builder.gep(keys, [_I64(2 * turn)]), pair.as_pointer())
+            key = builder.load(at, align=8)
+            key, last = builder.shuffle_vector(key, key, even), turn == ROUNDS
+            states = [_aes(builder, last, one, key) if turn else builder.xor(one, key) for one in states]
         for number, state in enumerate(states):
             to = builder.gep(out, [builder.add(args[3], _I64(number * LANES))])
-            builder.store(state, builder.bitcast(to, _VECTOR.as_pointer()), align=8)
+            builder.store(state, builder.bitcast(to, vector.as_pointer()), align=8)
         return context.get_dummy_value()
 
     return types.void(keys, types.int64, out, types.int64), codegen
 
 
 @intrinsic
-def _substituted(typingctx, word):
-    """AES's SubWord, of a 32-bit word that is in both halves of `word`."""
+def _substituted(typingctx, words):
+    """Compute AES's SubWord of a 32-bit word, which is twice in `words`. Returns uint32."""
 
     def codegen(context, builder, signature, args):
-        # The last round shifts rows, which changes nothing if all four columns of the state are equal.
-        zero = ir.Constant(_PAIR, [0, 0])
-        state = _spread(builder, builder.insert_element(zero, args[0], _I32(0)), _PAIR)
-        state = builder.shuffle_vector(state, state, ir.Constant(ir.VectorType(_I32, 2), [0, 0]))
-        return builder.extract_element(_aes(builder, True, state, zero), _I32(0))
+        # The last round also shifts rows, which changes nothing if all columns are equal.
+        zero = ir.Constant(ir.VectorType(_I64, 2), [0, 0])
+        state = builder.insert_element(builder.insert_element(zero, args[0], _I32(0)), args[0], _I32(1))
+        return builder.trunc(builder.extract_element(_aes(builder, True, state, zero), _I32(0)), _I32)
 
-    return types.uint64(types.uint64), codegen
+    return types.uint32(types.uint64), codegen
 
 
 @_loop
 def _expand(key, out):
     """Write the round keys of a key, uint32 [8], to `out`, uint32 [60] (FIPS 197, section 5.2)."""
     out[:8] = key
-    constant = np.uint32(1)
     for i in range(8, out.size):
-        word = out[i - 1]
-        if i % 8 == 0:
-            word = np.uint32((word >> np.uint32(8)) | (word << np.uint32(24)))
+        word = np.uint64(out[i - 1])
         if i % 4 == 0:
-            word = np.uint32(_substituted(np.uint64(word) * np.uint64(0x100000001)) & np.uint64(0xFFFFFFFF))
+            word = np.uint64(_substituted(word * np.uint64(0x100000001)))
         if i % 8 == 0:
-            word ^= constant
-            constant = np.uint32(constant << np.uint32(1))
-        out[i] = out[i - 8] ^ word
-
-
-@_loop
-def _mask_rows(total, window, schedule, start, first, last, lanes, bits, flip):
-    """Add rows of a keystream's cells, as `_add_rows` does. start: index of the first row's first word."""
-    odd, rows = start & 1, ((last * bits + 63) >> 6) - ((first * bits) >> 6)
-    out = window[8 - odd :]
-    for at in range(0, odd + rows * lanes, BATCH):
-        _encrypt(schedule, 2 + ((start + at) >> 1), out, at)
-    if lanes < MANY_LANES:
-        _add_lanes(total, window[8:], last, lanes, bits, flip)
-    else:
-        _add_rows(total, window[8:], first, last, lanes, bits, flip)
+            word = ((word >> np.uint64(8)) ^ np.uint64(1 << (i // 8 - 1))) | (word << np.uint64(24))
+        out[i] = out[i - 8] ^ np.uint32(word & np.uint64(0xFFFFFFFF))
 
 
 @_loop
@@ -259,33 +177,32 @@ def mask(total, keys, added, pieces, start):
 
     keys: uint32 [S, 8]; added: bool [S], False to subtract a stream; start: index of the streams' first word
     for these cells; the other arrays are as in `add`."""
-    flips = np.where(added, ADDED, SUBTRACTED)
     schedules = np.empty((keys.shape[0], 60), np.uint32)
     for stream in range(keys.shape[0]):
         _expand(keys[stream], schedules[stream])
-    rounds = schedules.view(np.uint64)
+    flips, rounds = np.where(added, ADDED, SUBTRACTED), schedules.view(np.uint64)
     window = np.empty(16 + max(WINDOW, pieces[:, 0].max() >> 5) + BATCH, np.uint64)
     window = window[(-window.ctypes.data >> 3) & 7 :]  # vectors that cross no cache line are added faster
     cell, word = 0, start
     for piece in range(pieces.shape[0]):
         cells, bits = pieces[piece, 0], pieces[piece, 1]
-        lanes, rest = cells >> 6, cells & 63
-        first = 0 if lanes else 64
-        while first < 64:
-            # Rows whose words fit into the window: at least one, as a row has words of at most two rows. A
-            # word that the next rows need, too, is made again. A few lanes always fit.
-            begin = (first * bits) >> 6
-            last = min(64, 64 * (begin + max(WINDOW // lanes, 2)) // bits)
-            part, at = total[cell + first * lanes :], word + begin * lanes
-            for stream in range(keys.shape[0]):
-                _mask_rows(part, window, rounds[stream], at, first, last, lanes, bits, flips[stream])
-            first = last
-        cell, word = cell + 64 * lanes, word + bits * lanes
-        if rest:
-            for stream in range(keys.shape[0]):
-                _mask_rows(total[cell:], window, rounds[stream], word, 0, rest, 1, bits, flips[stream])
-        cell, word = cell + rest, word + ((rest * bits + 63) >> 6)
-    schedules[:] = 0  # an intruder finds no keys of earlier turns in freed memory
+        for rows, lanes in ((64 * (cells > 63), cells >> 6), (cells & 63, 1)):
+            first = 0
+            while first < rows:
+                # Rows whose words fit into the window: at least one, as a row has words of at most two rows
+                # of words. If the next rows need the last row of words, too, it is made again.
+                begin = (first * bits) >> 6
+                last = min(rows, 64 * (begin + max(WINDOW // lanes, 2)) // bits)
+                at, end = word + begin * lanes, word + ((last * bits + 63) >> 6) * lanes
+                out = window[8 - (at & 1) :]
+                for stream in range(keys.shape[0]):
+                    for done in range(0, end - at + (at & 1), BATCH):
+                        _encrypt(rounds[stream], 2 + ((at + done) >> 1), out, done)
+                    part = total[cell + first * lanes :]
+                    _add_rows(part, window[8:], first, last, lanes, bits, flips[stream])
+                first = last
+            cell, word = cell + rows * lanes, word + ((rows * bits + 63) >> 6) * lanes
+    schedules[:] = 0  # so that freed memory has no keys of earlier turns
 
 
 @_loop

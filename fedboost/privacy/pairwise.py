@@ -211,7 +211,7 @@ def with_checks(values: Int64, tag: Tag) -> Words:
     #     words    a  b  1  c  1
     #
     # A negative integer is stored as its two's complement. Modulo the cell's 2**bits it is the same residue.
-    words, whole = zeros(tag), values.view(np.uint64)
+    words, whole = np.empty(tag.cells + len(tag.checked), np.uint64), values.view(np.uint64)
     for chunk, checked in zip(tag.chunks, tag.checked, strict=True):
         cells = checked.of(words)
         cells[:-1], cells[-1] = chunk.of(whole), CHECK
@@ -247,6 +247,7 @@ def checked_sum(words: Words, tag: Tag) -> Int64:
 
 
 KEY_BYTES = 32
+Streams = Sequence[tuple[bytes, bool]]
 ONE_LEG, TWO_LEGS, BENEATH = b"one leg", b"two legs", b"beneath encryption"
 """Labels of the three uses of masks. The label is part of the context, so each use has separate streams."""
 
@@ -408,7 +409,7 @@ class Handshake:
         Raises:
             PeerError: The keys were derived before, or a public key is not a valid X25519 key.
         """
-        # A second derivation would return keys that `PairMasks.streams` has erased since, and with them
+        # A second derivation would return keys that `PairMasks.masked` has erased since, and with them
         # the streams of vectors that were sealed already.
         private, self._private = self._private, None
         if private is None:
@@ -467,47 +468,29 @@ def mask_keys(key: bytes, ctx: bytes) -> tuple[bytes, bytes]:
     return both[:KEY_BYTES], both[KEY_BYTES:]
 
 
-class Masks:
-    """The keystreams that mask a single vector. Each is AES-256 in counter mode, under a key used only for
-    that vector. Block i encrypts the number i + 2, so no block repeats under a key."""
-
-    def __init__(self, streams: Sequence[tuple[bytes, bool]]) -> None:
-        """streams: key of each stream, and True to add the stream or False to subtract it."""
-        self._keys = b"".join([key for key, _ in streams])
-        self._added = np.array([added for _, added in streams], np.bool_)
-        self._word = 0
-
-    def apply(self, chunk: Chunk, words: Words) -> None:
-        """Mask the cells of the next chunk, uint64 [cells]. Chunks must be masked in order, each once."""
-        # A vector has at most MAX_CELLS cells (protocol/contracts.py) of 8 bytes and one check cell per
-        # chunk: about 2**30 bytes, far below the 2**36 after which GCM's counter of 32 bits would wrap.
-        if kernels.LANES:
-            keys = np.frombuffer(self._keys, np.uint32).reshape(-1, KEY_BYTES // 4)
-            kernels.mask(words, keys, self._added, chunk.pieces, self._word)
-        else:
-            block, odd = divmod(self._word, 2)
-            zeros = bytes(chunk.size + 8 * odd)
-            for number, added in enumerate(self._added):
-                key = self._keys[number * KEY_BYTES : (number + 1) * KEY_BYTES]
-                cipher = Cipher(algorithms.AES(key), modes.CTR((block + 2).to_bytes(16)))
-                stream = memoryview(cipher.encryptor().update(zeros))[8 * odd :]
-                chunk.add(words, stream, kernels.ADDED if added else kernels.SUBTRACTED)
-        self._word += chunk.size // 8
-
-
-_NONCE = bytes(12)
-"""The AES-GCM nonce. It can be constant, because each key is used for only one encryption."""
-
-
-def masked_chunks(values: Int64, tag: Tag, masks: Masks) -> Iterator[tuple[Chunk, Words]]:
-    """Yield each chunk of a vector with its masked cells and check cell, uint64 [cells]. Only the lowest
-    `bits` bits of each cell are valid. The caller must not use the masks afterwards."""
-    # Chunks are masked lazily, when the consumer takes them, after the keys were replaced: each stream has
-    # its own key.
-    whole = with_checks(values, tag)
+def mask(whole: Words, tag: Tag, streams: Streams) -> Iterator[tuple[Chunk, Words]]:
+    """Mask a vector with check cells in place, chunk by chunk. Yields each chunk with its cells, uint64
+    [cells], of which only the lowest `bits` bits are valid. streams: key of each stream of AES-256 in counter
+    mode, used only for this vector, and True to add the stream or False to subtract it."""
+    # A vector has at most MAX_CELLS cells (protocol/contracts.py) of 8 bytes and one check cell per chunk:
+    # about 2**30 bytes, far below the 2**36 after which GCM's counter of 32 bits would wrap.
+    word = 0
     for chunk in tag.checked:
         words = chunk.of(whole)
-        masks.apply(chunk, words)
+        if kernels.LANES:
+            keys = np.frombuffer(b"".join([key for key, _ in streams]), np.uint32).reshape(-1, KEY_BYTES // 4)
+            kernels.mask(words, keys, np.array([added for _, added in streams], bool), chunk.pieces, word)
+        else:
+            before, first = word % 2 * 8, (word // 2 + 2).to_bytes(16)
+            for key, added in streams:
+                stream = (
+                    Cipher(algorithms.AES(key), modes.CTR(first))
+                    .encryptor()
+                    .update(bytes(before + chunk.size))
+                )
+                flip = kernels.ADDED if added else kernels.SUBTRACTED
+                chunk.add(words, memoryview(stream)[before:], flip)
+        word += chunk.size // packing.WORD_BYTES
         yield chunk, words
 
 
@@ -544,9 +527,9 @@ class PairMasks:
         """Set the current tag, which `check` must have accepted."""
         self.tag, self.ctx = tag, context(self._way, self._session, self._group, tag)
 
-    def streams(self, tag: Tag) -> list[tuple[bytes, bool]]:
-        """Return the key of each mask of the current tag, and True if the mask is added or False if it is
-        subtracted. Replaces the keys that are shared with peers."""
+    def masked(self, values: Int64, tag: Tag, *more: tuple[bytes, bool]) -> Iterator[tuple[Chunk, Words]]:
+        """Return the chunks of the current tag's vector, as `mask` does, and replace the keys that are shared
+        with peers. Chunks are masked later, when they are taken. more: streams besides those of pairs."""
         # The keys of one pair. Each arrow is one way, so an intruder with k_2 has neither k_1 nor the first
         # mask:
         #
@@ -557,12 +540,12 @@ class PairMasks:
         # If two parties once sealed under different contexts, their keys differ from then on. No later mask
         # of theirs cancels until a new attempt exchanges keys.
         keys, self._keys = self._keys, {}
-        roster, streams = set(tag.roster), []
+        roster, streams = set(tag.roster), [*more]
         for peer, key in keys.items():
-            mask, self._keys[peer] = mask_keys(key, self.ctx)
+            stream, self._keys[peer] = mask_keys(key, self.ctx)
             if peer in roster:
-                streams.append((mask, peer > self._me))  # both ends have one key; the sign depends on names
-        return streams
+                streams.append((stream, peer > self._me))  # both ends have one key; the sign depends on names
+        return mask(with_checks(values, tag), tag, streams)
 
     def derived(self, peer: str, what: bytes, *names: str) -> bytes:
         """Derive a key for one use within the current tag from the key shared with a peer. what, names:
@@ -590,6 +573,8 @@ def check_whole(tag: Tag, group: Group) -> None:
 
 
 _TAG_BYTES = 16
+_NONCE = bytes(12)
+"""The AES-GCM nonce. It can be constant, because each key is used for only one encryption."""
 
 
 def sealed_size(content: int, receivers: Iterable[str]) -> int:

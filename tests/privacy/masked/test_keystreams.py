@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from fedboost.privacy import kernels
 from fedboost.privacy.kernels import ADDED, SUBTRACTED
-from fedboost.privacy.packing import CHUNK_CELLS, Segment, chunks_of
-from fedboost.privacy.pairwise import Masks
+from fedboost.privacy.packing import CHUNK_CELLS, Segment
+from fedboost.privacy.pairwise import mask
+from fedboost.privacy.protection import Tag
 
 SIZES = (1, 2, 63, 64, 65, 1023, 1024, 1025, 12_801, CHUNK_CELLS, CHUNK_CELLS + 1)
 # Few lanes, many, and so many that each row fills the window; cells that end in any word of a block.
@@ -27,17 +28,18 @@ VECTORS = (
 
 def check(runs, streams):
     """Chunks with masks are those to which each stream's bytes were added, or from which they were taken."""
-    chunks, begin, masks = chunks_of(tuple(Segment(*run) for run in runs), True), 0, Masks(streams)
-    size = sum(chunk.size for chunk in chunks)
-    for chunk in chunks:
-        words = np.random.default_rng(begin).integers(0, 2**64, chunk.cells, np.uint64)
-        due = words.copy()
+    tag, begin = Tag(1, 1, (), b"", tuple(Segment(*run) for run in runs)), 0
+    size = sum(chunk.size for chunk in tag.checked)
+    whole = np.random.default_rng(size).integers(0, 2**64, tag.cells + len(tag.checked), np.uint64)
+    before = whole.copy()
+    for chunk, words in mask(whole, tag, streams):
+        due = chunk.of(before)
         for key, added in streams:
             stream = keystream(key, size)[begin : begin + chunk.size]
             chunk.add(due, stream, ADDED if added else SUBTRACTED)
-        masks.apply(chunk, words)
         assert chunk.packed(words) == chunk.packed(due)
         begin += chunk.size
+    assert begin == size
 
 
 def streams_of(number):

@@ -37,13 +37,13 @@ def streams(monkeypatch):
     """The key of every stream of masks that was begun."""
     keys = []
 
-    begin = pairwise.Masks.__init__
+    begin = pairwise.mask
 
-    def listening(masks, streams):
+    def listening(whole, tag, streams):
         keys.extend(key for key, _ in streams)
-        begin(masks, streams)
+        return begin(whole, tag, streams)
 
-    monkeypatch.setattr(pairwise.Masks, "__init__", listening)
+    monkeypatch.setattr(pairwise, "mask", listening)
     return keys
 
 
@@ -319,8 +319,7 @@ def test_nothing_that_is_printed_has_a_secret(turn):
     opener, sealers, _ = lose_after_upload([ME])
     commit_all(opener, sealers)
     mask = turn.commit()
-    masks = pairwise.Masks([(mask, True)])
-    for thing in (turn.sealers[ME], opener, Handshake(drawing(0)), masks, GROUP, TAG):
+    for thing in (turn.sealers[ME], opener, Handshake(drawing(0)), GROUP, TAG):
         held = {secret for secret in secrets_in(thing) if len(secret) >= 16} | {mask}
         held -= {TAG.transcript}  # the hash of the questions is no secret, and tags print it
         for shown in (repr(thing), str(thing), f"{thing}"):
