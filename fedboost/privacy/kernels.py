@@ -1,5 +1,4 @@
-"""Compiled loops of the protections: they pack, add and subtract cells of 1 to 64 bits, and draw Gaussian
-noise.
+"""Compiled loops of the protections: they pack, add and mask cells of 1 to 64 bits, and draw Gaussian noise.
 
 Guarantees: the results equal the results of the reference implementations in
 tests/privacy/reference/kernels.py. The loops need no temporary arrays, run at memory speed, and do not hold

@@ -483,13 +483,9 @@ def mask(whole: Words, tag: Tag, streams: Streams) -> Iterator[tuple[Chunk, Word
         else:
             before, first = word % 2 * 8, (word // 2 + 2).to_bytes(16)
             for key, added in streams:
-                stream = (
-                    Cipher(algorithms.AES(key), modes.CTR(first))
-                    .encryptor()
-                    .update(bytes(before + chunk.size))
-                )
-                flip = kernels.ADDED if added else kernels.SUBTRACTED
-                chunk.add(words, memoryview(stream)[before:], flip)
+                cipher = Cipher(algorithms.AES(key), modes.CTR(first)).encryptor()
+                stream = memoryview(cipher.update(bytes(before + chunk.size)))[before:]
+                chunk.add(words, stream, kernels.ADDED if added else kernels.SUBTRACTED)
         word += chunk.size // packing.WORD_BYTES
         yield chunk, words
 
@@ -539,8 +535,7 @@ class PairMasks:
         #
         # If two parties once sealed under different contexts, their keys differ from then on. No later mask
         # of theirs cancels until a new attempt exchanges keys.
-        keys, self._keys = self._keys, {}
-        roster, streams = set(tag.roster), [*more]
+        keys, self._keys, roster, streams = self._keys, {}, set(tag.roster), [*more]
         for peer, key in keys.items():
             stream, self._keys[peer] = mask_keys(key, self.ctx)
             if peer in roster:
