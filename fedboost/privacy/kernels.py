@@ -102,8 +102,7 @@ LANES = next(lanes for features, lanes in _SETS if features <= _FEATURES)
 """Number of words that one instruction encrypts. If it is 0, numba does not compile for such instructions.
 LLVM would abort the process, so `mask` must not be called then."""
 ROUNDS, VECTORS, WINDOW = 14, 8, 1 << 13
-"""Rounds of AES-256; vectors that are encrypted at once, to hide the instruction's latency; words of
-keystream that are made before they are added."""
+"""Rounds of AES-256; vectors encrypted at once, to hide latency; words made before they are added."""
 BATCH = LANES * VECTORS
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 

@@ -247,7 +247,6 @@ def checked_sum(words: Words, tag: Tag) -> Int64:
 
 
 KEY_BYTES = 32
-Streams = Sequence[tuple[bytes, bool]]
 ONE_LEG, TWO_LEGS, BENEATH = b"one leg", b"two legs", b"beneath encryption"
 """Labels of the three uses of masks. The label is part of the context, so each use has separate streams."""
 
@@ -460,15 +459,13 @@ def derive(key: bytes, what: bytes, *about: bytes) -> bytes:
 
 
 def mask_keys(key: bytes, ctx: bytes) -> tuple[bytes, bytes]:
-    """Derive two 32-byte keys from the key of a pair: that of the mask in a context, and the pair's next key.
-
-    This is the one-step derivation of NIST SP 800-56C with SHA-512. All fields have fixed lengths, and make
-    up a single block of SHA-512."""
+    """Derive the key of a pair's mask in a context, and the pair's next key, in the one step of NIST SP
+    800-56C. All fields have fixed lengths and fill less than one block of SHA-512."""
     both = hashlib.sha512(b"\0\0\0\1" + key + b"fedboost/5/mask" + ctx).digest()
     return both[:KEY_BYTES], both[KEY_BYTES:]
 
 
-def mask(whole: Words, tag: Tag, streams: Streams) -> Iterator[tuple[Chunk, Words]]:
+def mask(whole: Words, tag: Tag, streams: Sequence[tuple[bytes, bool]]) -> Iterator[tuple[Chunk, Words]]:
     """Mask a vector with check cells in place, chunk by chunk. Yields each chunk with its cells, uint64
     [cells], of which only the lowest `bits` bits are valid. streams: key of each stream of AES-256 in counter
     mode, used only for this vector, and True to add the stream or False to subtract it."""
@@ -526,12 +523,11 @@ class PairMasks:
     def masked(self, values: Int64, tag: Tag, *more: tuple[bytes, bool]) -> Iterator[tuple[Chunk, Words]]:
         """Return the chunks of the current tag's vector, as `mask` does, and replace the keys that are shared
         with peers. Chunks are masked later, when they are taken. more: streams besides those of pairs."""
-        # The keys of one pair. Each arrow is one way, so an intruder with k_2 has neither k_1 nor the first
-        # mask:
+        # The keys of a pair. Each arrow is one way, so an intruder with k_2 has neither k_1 nor mask 1:
         #
         #     k_1 --- ctx 1 ---> k_2 --- ctx 2 ---> k_3
         #      |                  |
-        #     mask under ctx 1   mask under ctx 2
+        #     mask 1             mask 2
         #
         # If two parties once sealed under different contexts, their keys differ from then on. No later mask
         # of theirs cancels until a new attempt exchanges keys.
@@ -543,8 +539,7 @@ class PairMasks:
         return mask(with_checks(values, tag), tag, streams)
 
     def derived(self, peer: str, what: bytes, *names: str) -> bytes:
-        """Derive a key for one use within the current tag from the key shared with a peer. what, names:
-        identify the use."""
+        """Derive a key for one use within the current tag from a peer's shared key. what, names: the use."""
         return derive(self._keys[peer], what, self.ctx, *(name.encode() for name in names))
 
 
