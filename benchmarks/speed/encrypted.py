@@ -42,7 +42,7 @@ from phe.paillier import generate_paillier_keypair
 
 from fedboost.privacy import paillier
 from fedboost.privacy.packing import Chunk, Segment
-from fedboost.privacy.pairwise import BENEATH, Group, PairMasks, PartySetup, masked_chunks
+from fedboost.privacy.pairwise import BENEATH, Group, PairMasks, PartySetup
 from fedboost.privacy.protection import Tag
 from fedboost.privacy.protections import scheme_of
 
@@ -106,7 +106,8 @@ def ours(bits: int, repeats: int) -> Rates:
         def masked() -> Any:
             tag = Tag(next(turns), 1, NAMES, bytes(32), (Segment(CELLS, BITS),))
             values = words.view(np.int64)
-            return [part.residues(cells) for part, cells in masked_chunks(values, tag, pairs.streams(tag))]
+            pairs.begin(tag)
+            return [part.residues(cells) for part, cells in pairs.masked(values, tag)]
 
         masked()  # what is compiled is, the first time
 

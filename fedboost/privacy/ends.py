@@ -29,12 +29,10 @@ from fedboost.privacy.pairwise import (
     Group,
     PairMasks,
     PartySetup,
-    Stream,
     check_whole,
     context,
     derive,
-    masked_chunks,
-    scratch_of,
+    mask,
 )
 from fedboost.privacy.protection import Opener, Sealer, Tag, check_newer
 
@@ -141,8 +139,8 @@ class OneLegSealer(_MaskingSealer):
         # `seal` itself has no `yield`, so this happens in the call and not when the first chunk is taken.
         self._pairs.check(tag)
         check_whole(tag, self._group)
-        streams = self._pairs.streams(tag)
-        return (chunk.packed(words) for chunk, words in masked_chunks(values, tag, streams))
+        self._pairs.begin(tag)
+        return (chunk.packed(words) for chunk, words in self._pairs.masked(values, tag))
 
 
 class OneLegOpener(Opener):
@@ -150,11 +148,12 @@ class OneLegOpener(Opener):
 
     unexpected_note = "it sent a note with its report, but masks in one leg have no notes"
     unexpected_help = "it sent an answer that was not requested: masks in one leg need no help to open a sum"
-    checked_chunks = True
+    checked_chunks: bool | None = True
+    way = ONE_LEG
 
     def __init__(self, tag: Tag, setup: AggregatorSetup) -> None:
         self.chunks = len(tag.chunks)
-        self.ctx = context(ONE_LEG, setup.session, setup.group, tag)
+        self.ctx = context(self.way, setup.session, setup.group, tag)
         self._tag = tag
         self._sum = pairwise.zeros(tag)
 
@@ -198,9 +197,9 @@ def by_name(entries: list[bytes]) -> dict[str, bytes]:
     return {name_of(name): value for name, value in zip(entries[::2], entries[1::2], strict=True)}
 
 
-def self_stream(mask: bytes, ctx: bytes, party: str) -> Stream:
-    """Return the keystream derived from a party's self mask for a context."""
-    return Stream(derive(mask, b"self", ctx, party.encode()))
+def self_key(mask: bytes, ctx: bytes, party: str) -> bytes:
+    """Return the key of the keystream that follows from a party's self mask in a context."""
+    return derive(mask, b"self", ctx, party.encode())
 
 
 # ---- The party's end of masked sums in two legs: where the roster may shrink ----------------------------
@@ -246,16 +245,14 @@ class TwoLegSealer(_MaskingSealer):
         peers = set(tag.roster) - {self._me}
         ways = [(peer, way) for peer in peers for way in ((self._me, peer), (peer, self._me))]
         # A key per direction: NONCE is constant, and the two shares of a pair are different plaintexts. They
-        # are derived before `replace_keys`, after which the keys of this context are gone.
+        # are derived before `masked` replaces the keys.
         self._share_keys = {way: self._pairs.derived(peer, b"share", *way) for peer, way in ways}
-        streams = self._pairs.masks(tag)
-        self._pairs.replace_keys()
         # The new self mask overwrites the mask of an abandoned attempt, so this party can no longer disclose
         # the old mask: the vector of that attempt can never be opened, under any roster.
-        mask = self._mask = self._draw(KEY_BYTES)
+        self._mask = self._draw(KEY_BYTES)
         self._note, self._shares = b"", None
-        streams.append((self_stream(mask, self._pairs.ctx, self._me), True))
-        return (chunk.packed(words) for chunk, words in masked_chunks(values, tag, streams))
+        own = self_key(self._mask, self._pairs.ctx, self._me), True
+        return (chunk.packed(words) for chunk, words in self._pairs.masked(values, tag, own))
 
     def note(self) -> bytes:
         """Return the note sent with the last chunk: a commitment to the self mask, and an encrypted share of
@@ -401,18 +398,18 @@ class TwoLegSealer(_MaskingSealer):
 # Raises: see `TwoLegSealer`; each rule has a test named after it in tests/privacy/masked.
 
 
-class TwoLegOpener(Opener):
+class TwoLegOpener(OneLegOpener):
     """Adds masked chunks to a running sum, collects self masks or shares of them, and opens the sum.
 
     It can only open the sum over the whole roster, because the masks shared by pairs cancel only in that sum.
     Raises RosterTooSmall if too few parties are left to recover a lost party's self mask."""
 
+    checked_chunks = None
+    way = TWO_LEGS
+
     def __init__(self, tag: Tag, setup: AggregatorSetup) -> None:
-        self.chunks = len(tag.chunks)
-        self._tag = tag
+        super().__init__(tag, setup)
         self._group = setup.group
-        self.ctx = context(TWO_LEGS, setup.session, setup.group, tag)
-        self._sum = pairwise.zeros(tag)
         self._commitments: dict[str, bytes] = {}
         self._sealed: dict[str, dict[str, bytes]] = {}
         self._masks: dict[str, bytes] = {}
@@ -420,9 +417,6 @@ class TwoLegOpener(Opener):
         self._lost: set[str] = set()
         self._missing: set[str] = set()
         """Parties whose self masks the others were asked to recover."""
-
-    def add(self, party: str, number: int, cells: bytes) -> None:
-        pairwise.add(self._sum, self._tag, number, cells)
 
     def note(self, party: str, note: bytes) -> None:
         """Store a party's commitment to its self mask, and its encrypted shares of the mask. Raises PeerError
@@ -517,12 +511,10 @@ class TwoLegOpener(Opener):
     def open(self) -> Int64:
         if self.requests():
             raise PeerError("sum-not-open", "the sum cannot be opened yet")
-        scratch = scratch_of(self._tag)
-        for party in self._tag.roster:
-            stream = self_stream(self._masks[party], self.ctx, party)
-            for chunk in self._tag.checked:
-                chunk.subtract(chunk.of(self._sum), stream.next(chunk.size, scratch))
-        return pairwise.checked_sum(self._sum, self._tag)
+        keys = [(self_key(own, self.ctx, party), False) for party, own in self._masks.items()]
+        for _ in mask(self._sum, self._tag, keys):
+            pass
+        return super().open()
 
 
 # ---- Protection `paillier`: the aggregator adds masked ciphertexts, and a key holder opens the sum ------
@@ -658,8 +650,8 @@ class EncryptedSealer(_MaskingSealer):
         check_whole(tag, self._group)
         if self._holder is not None:
             self._holder.announce(tag)
-        streams = self._pairs.streams(tag)
-        return (self._encrypted(chunk, words) for chunk, words in masked_chunks(values, tag, streams))
+        self._pairs.begin(tag)
+        return (self._encrypted(chunk, words) for chunk, words in self._pairs.masked(values, tag))
 
     def _encrypted(self, chunk: Chunk, masked: Words) -> bytes:
         cipher = self._public.cipher(chunk, len(self._group.members))

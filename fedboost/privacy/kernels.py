@@ -1,5 +1,4 @@
-"""Compiled loops of the protections: they pack, add and subtract cells of 1 to 64 bits, and draw Gaussian
-noise.
+"""Compiled loops of the protections: they pack, add and mask cells of 1 to 64 bits, and draw Gaussian noise.
 
 Guarantees: the results equal the results of the reference implementations in
 tests/privacy/reference/kernels.py. The loops need no temporary arrays, run at memory speed, and do not hold
@@ -13,98 +12,41 @@ shift applies to a whole row, and processors handle several lanes at once. The r
 stream after the lanes."""
 
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core.registry import cpu_target
+from numba.extending import intrinsic
 
 from fedboost.kernel_cache import kernel
 
 _loop = kernel(nogil=True)
 
-MANY_LANES = 16
-"""Minimum number of lanes for which loops over rows are faster than loops over lanes."""
+ADDED, SUBTRACTED = np.uint64(0), np.uint64(2**64 - 1)
+"""Values of `flip`: (cell ^ flip) - flip is the cell, or its negative modulo 2**64."""
 
 
 @_loop
-def _add_lanes(total, packed, rows, lanes, bits):
-    """Add the first `rows` rows of `lanes` packed cells to `total`, lane by lane. Bits above a cell's width
-    are not cleared: they only affect higher bits, which `sign` discards."""
-    width, full = np.uint64(bits), np.uint64(64)
-    for lane in range(lanes):
-        word, used, held = lane - lanes, full, np.uint64(0)
-        for row in range(rows):
-            if used == full:
-                word, used = word + lanes, np.uint64(0)
-                held = packed[word]
-            cell = held >> used
-            used += width
-            if used > full:
-                word, used = word + lanes, used - full
-                held = packed[word]
-                cell |= held << (width - used)
-            total[row * lanes + lane] += cell
-
-
-@_loop
-def _add_rows(total, packed, rows, lanes, bits):
-    """Like `_add_lanes`, but row by row if there are many lanes, so that processors handle several lanes at
-    once."""
-    if lanes < MANY_LANES:
-        _add_lanes(total, packed, rows, lanes, bits)
-        return
-    for row in range(rows):
-        word, shift = (row * bits) >> 6, np.uint64((row * bits) & 63)
-        cells = total[row * lanes : (row + 1) * lanes]
+def _add_rows(total, packed, first, last, lanes, bits, flip):
+    """Add the rows `first` to `last` - 1, whose cells and words are at the start of `total` and `packed`.
+    Bits above a cell's width are not cleared: they only affect higher bits, which `sign` discards."""
+    before = (first * bits) >> 6
+    for row in range(first, last):
+        word, shift = ((row * bits) >> 6) - before, np.uint64((row * bits) & 63)
+        cells = total[(row - first) * lanes : (row - first + 1) * lanes]
         low = packed[word * lanes : (word + 1) * lanes]
         if np.int64(shift) + bits <= 64:
             for lane in range(lanes):
-                cells[lane] += low[lane] >> shift
+                cells[lane] += ((low[lane] >> shift) ^ flip) - flip
         else:
             high = packed[(word + 1) * lanes : (word + 2) * lanes]
             rest = np.uint64(64) - shift
             for lane in range(lanes):
-                cells[lane] += (low[lane] >> shift) | (high[lane] << rest)
-
-
-@_loop
-def _subtract_rows(total, packed, rows, lanes, bits):
-    for row in range(rows):
-        word, shift = (row * bits) >> 6, np.uint64((row * bits) & 63)
-        cells = total[row * lanes : (row + 1) * lanes]
-        low = packed[word * lanes : (word + 1) * lanes]
-        if np.int64(shift) + bits <= 64:
-            for lane in range(lanes):
-                cells[lane] -= low[lane] >> shift
-        else:
-            high = packed[(word + 1) * lanes : (word + 2) * lanes]
-            rest = np.uint64(64) - shift
-            for lane in range(lanes):
-                cells[lane] -= (low[lane] >> shift) | (high[lane] << rest)
-
-
-@_loop
-def _pack_lanes(total, packed, rows, lanes, bits):
-    """Pack the first `rows` rows of `lanes` cells as streams of bits, lane by lane."""
-    mask = np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(64 - bits)
-    width, full = np.uint64(bits), np.uint64(64)
-    for lane in range(lanes):
-        word, used, held = lane, np.uint64(0), np.uint64(0)
-        for row in range(rows):
-            cell = total[row * lanes + lane] & mask
-            held |= cell << used
-            used += width
-            if used >= full:
-                packed[word] = held
-                word, used = word + lanes, used - full
-                held = cell >> (width - used) if used else np.uint64(0)
-        if used:
-            packed[word] = held
+                cells[lane] += (((low[lane] >> shift) | (high[lane] << rest)) ^ flip) - flip
 
 
 @_loop
 def _pack_rows(total, packed, rows, lanes, bits):
-    """Like `_pack_lanes`, but row by row if there are many lanes, so that processors handle several lanes at
-    once."""
-    if lanes < MANY_LANES:
-        _pack_lanes(total, packed, rows, lanes, bits)
-        return
+    """Pack the first `rows` rows of `lanes` cells."""
     mask = np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(64 - bits)
     for row in range(rows):
         word, shift = (row * bits) >> 6, np.uint64((row * bits) & 63)
@@ -124,29 +66,16 @@ def _pack_rows(total, packed, rows, lanes, bits):
 
 
 @_loop
-def add(total, packed, pieces):
+def add(total, packed, pieces, flip):
     """Add packed cells to `total` in place, cell by cell, modulo 2**64. Only the low `bits` bits of each
     result are meaningful. total: uint64 [cells]; packed: uint64 [words]; pieces: int64 [P, 2], the number of
-    cells and the bits per cell of each piece."""
+    cells and the bits per cell of each piece; flip: ADDED, or SUBTRACTED to subtract the cells."""
     cell, word = 0, 0
     for piece in range(pieces.shape[0]):
         cells, bits = pieces[piece, 0], pieces[piece, 1]
-        lanes, rest = cells >> 6, cells & 63
-        _add_rows(total[cell:], packed[word:], 64, lanes, bits)
-        _add_rows(total[cell + 64 * lanes :], packed[word + bits * lanes :], rest, 1, bits)
-        cell, word = cell + cells, word + bits * lanes + ((rest * bits + 63) >> 6)
-
-
-@_loop
-def subtract(total, packed, pieces):
-    """Subtract packed cells from `total` in place. The arguments and the meaningful bits are as in `add`."""
-    cell, word = 0, 0
-    for piece in range(pieces.shape[0]):
-        cells, bits = pieces[piece, 0], pieces[piece, 1]
-        lanes, rest = cells >> 6, cells & 63
-        _subtract_rows(total[cell:], packed[word:], 64, lanes, bits)
-        _subtract_rows(total[cell + 64 * lanes :], packed[word + bits * lanes :], rest, 1, bits)
-        cell, word = cell + cells, word + bits * lanes + ((rest * bits + 63) >> 6)
+        for rows, lanes in ((64 * (cells > 63), cells >> 6), (cells & 63, 1)):
+            _add_rows(total[cell:], packed[word:], 0, rows, lanes, bits, flip)
+            cell, word = cell + rows * lanes, word + ((rows * bits + 63) >> 6) * lanes
 
 
 @_loop
@@ -156,10 +85,122 @@ def pack(total, packed, pieces):
     cell, word = 0, 0
     for piece in range(pieces.shape[0]):
         cells, bits = pieces[piece, 0], pieces[piece, 1]
-        lanes, rest = cells >> 6, cells & 63
-        _pack_rows(total[cell:], packed[word:], 64, lanes, bits)
-        _pack_rows(total[cell + 64 * lanes :], packed[word + bits * lanes :], rest, 1, bits)
-        cell, word = cell + cells, word + bits * lanes + ((rest * bits + 63) >> 6)
+        for rows, lanes in ((64 * (cells > 63), cells >> 6), (cells & 63, 1)):
+            _pack_rows(total[cell:], packed[word:], rows, lanes, bits)
+            cell, word = cell + rows * lanes, word + ((rows * bits + 63) >> 6) * lanes
+
+
+# ---- Masks: keystreams of AES-256 in counter mode, added to cells while they are in the cache ------------
+# Only the CPU's AES instructions encrypt, so times do not depend on keys. Block i of a stream is the
+# encryption of i + 2 as 16 bytes, big-endian, as in GCM with an all-zero nonce. So no block repeats under a
+# key (docs/decisions/0066-masks-in-one-loop.md).
+
+
+_FEATURES = set(cpu_target.target_context.codegen().magic_tuple()[2].split(","))
+_SETS = ({"+vaes", "+avx512f"}, 8), ({"+vaes"}, 4), ({"+aes", "+sse2"}, 2), (set[str](), 0)
+LANES = next(lanes for features, lanes in _SETS if features <= _FEATURES)
+"""Number of words that one instruction encrypts. If it is 0, numba does not compile for such instructions.
+LLVM would abort the process, so `mask` must not be called then."""
+ROUNDS, VECTORS, WINDOW = 14, 8, 1 << 13
+"""Rounds of AES-256; vectors encrypted at once, to hide latency; words made before they are added."""
+BATCH = LANES * VECTORS
+_I32, _I64 = ir.IntType(32), ir.IntType(64)
+
+
+def _aes(builder, last, state, key):
+    """Compute one round of AES on each two words of `state`."""
+    kind, width = state.type, "" if state.type.count == 2 else f".{64 * state.type.count}"
+    name, of = f"llvm.x86.aesni.aesenc{'last' * last}{width}", ir.FunctionType(kind, [kind, kind])
+    return builder.call(builder.module.declare_intrinsic(name, (), of), [state, key])
+
+
+@intrinsic
+def _encrypt(typingctx, keys, block, out, at):
+    """Write BATCH words of a keystream to out[at:], from a block on. keys: uint64 [30], the round keys."""
+
+    def codegen(context, builder, signature, args):
+        pair, vector = ir.VectorType(_I64, 2), ir.VectorType(_I64, LANES)
+        kinds, even = signature.args, ir.Constant(ir.VectorType(_I32, LANES), [0, 1] * (LANES // 2))
+        keys, out = (context.make_array(kinds[n])(context, builder, args[n]).data for n in (0, 2))
+        numbers = builder.insert_element(ir.Constant(pair, [0, 0]), args[1], _I32(1))
+        numbers = builder.shuffle_vector(numbers, numbers, even)
+        name, of = f"llvm.bswap.v{LANES}i64", ir.FunctionType(vector, [vector])
+        swap = builder.module.declare_intrinsic(name, (), of)
+        states = []
+        for first in range(0, BATCH // 2, LANES // 2):
+            ahead = [number for place in range(LANES // 2) for number in (0, first + place)]
+            states.append(builder.call(swap, [builder.add(numbers, ir.Constant(vector, ahead))]))
+        for turn in range(ROUNDS + 1):
+            at = builder.bitcast(builder.gep(keys, [_I64(2 * turn)]), pair.as_pointer())
+            key = builder.load(at, align=8)
+            key, last = builder.shuffle_vector(key, key, even), turn == ROUNDS
+            states = [_aes(builder, last, one, key) if turn else builder.xor(one, key) for one in states]
+        for number, state in enumerate(states):
+            to = builder.gep(out, [builder.add(args[3], _I64(number * LANES))])
+            builder.store(state, builder.bitcast(to, vector.as_pointer()), align=8)
+        return context.get_dummy_value()
+
+    return types.void(keys, types.int64, out, types.int64), codegen
+
+
+@intrinsic
+def _substituted(typingctx, words):
+    """Compute AES's SubWord of a 32-bit word, which is twice in `words`. Returns uint32."""
+
+    def codegen(context, builder, signature, args):
+        # The last round also shifts rows, which changes nothing if all columns are equal.
+        zero = ir.Constant(ir.VectorType(_I64, 2), [0, 0])
+        state = builder.insert_element(builder.insert_element(zero, args[0], _I32(0)), args[0], _I32(1))
+        return builder.trunc(builder.extract_element(_aes(builder, True, state, zero), _I32(0)), _I32)
+
+    return types.uint32(types.uint64), codegen
+
+
+@_loop
+def _expand(key, out):
+    """Write the round keys of a key, uint32 [8], to `out`, uint32 [60] (FIPS 197, section 5.2)."""
+    out[:8] = key
+    for i in range(8, out.size):
+        word = np.uint64(out[i - 1])
+        if i % 4 == 0:
+            word = np.uint64(_substituted(word * np.uint64(0x100000001)))
+        if i % 8 == 0:
+            word = ((word >> np.uint64(8)) ^ np.uint64(1 << (i // 8 - 1))) | (word << np.uint64(24))
+        out[i] = out[i - 8] ^ np.uint32(word & np.uint64(0xFFFFFFFF))
+
+
+@_loop
+def mask(total, keys, added, pieces, start):
+    """Add keystreams to `total`, or subtract them, as `add` does with packed cells.
+
+    keys: uint32 [S, 8]; added: bool [S], False to subtract a stream; start: index of the streams' first word
+    for these cells; the other arrays are as in `add`."""
+    schedules = np.empty((keys.shape[0], 60), np.uint32)
+    for stream in range(keys.shape[0]):
+        _expand(keys[stream], schedules[stream])
+    flips, rounds = np.where(added, ADDED, SUBTRACTED), schedules.view(np.uint64)
+    window = np.empty(16 + max(WINDOW, pieces[:, 0].max() >> 5) + BATCH, np.uint64)
+    window = window[(-window.ctypes.data >> 3) & 7 :]  # vectors that cross no cache line are added faster
+    cell, word = 0, start
+    for piece in range(pieces.shape[0]):
+        cells, bits = pieces[piece, 0], pieces[piece, 1]
+        for rows, lanes in ((64 * (cells > 63), cells >> 6), (cells & 63, 1)):
+            first = 0
+            while first < rows:
+                # Rows whose words fit into the window: at least one, as a row has words of at most two rows
+                # of words. If the next rows need the last row of words, too, it is made again.
+                begin = (first * bits) >> 6
+                last = min(rows, 64 * (begin + max(WINDOW // lanes, 2)) // bits)
+                at, end = word + begin * lanes, word + ((last * bits + 63) >> 6) * lanes
+                out = window[8 - (at & 1) :]
+                for stream in range(keys.shape[0]):
+                    for done in range(0, end - at + (at & 1), BATCH):
+                        _encrypt(rounds[stream], 2 + ((at + done) >> 1), out, done)
+                    part = total[cell + first * lanes :]
+                    _add_rows(part, window[8:], first, last, lanes, bits, flips[stream])
+                first = last
+            cell, word = cell + rows * lanes, word + ((rows * bits + 63) >> 6) * lanes
+    schedules[:] = 0  # so that freed memory has no keys of earlier turns
 
 
 @_loop
@@ -250,7 +291,7 @@ def add_sparsely(total, packed, pieces):
     if packed.size != start + _count_words(counts):
         return ~count
     chosen = np.zeros(count + 1, np.uint64)
-    add(chosen, packed[start:], counts)
+    add(chosen, packed[start:], counts, ADDED)
     _add_chosen(total, packed, chosen)
     return count
 

@@ -102,15 +102,12 @@ class Chunk:
         """Return a view of this chunk's cells in a whole vector."""
         return vector[self.start : self.start + self.cells]
 
-    def add(self, total: Words, packed: Packed) -> None:
-        """Add packed cells to this chunk of a running sum. total: the chunk's words, uint64 [cells]. Raises
-        PeerError if the number of bytes is wrong."""
-        kernels.add(total, self._read(packed), self._pieces)
-
-    def subtract(self, total: Words, packed: Packed) -> None:
-        """Subtract packed cells from this chunk of a running sum. total: the chunk's words, uint64 [cells].
-        Raises PeerError if the number of bytes is wrong."""
-        kernels.subtract(total, self._read(packed), self._pieces)
+    def add(self, total: Words, packed: Packed, flip: np.uint64 = kernels.ADDED) -> None:
+        """Add packed cells to this chunk of a running sum, or subtract them. total: the chunk's words, uint64
+        [cells]; flip: kernels.ADDED or SUBTRACTED. Raises PeerError if the number of bytes is wrong."""
+        if len(packed) != self.size:
+            raise PeerError("cells-length", f"it sent {len(packed)} bytes of cells instead of {self.size}")
+        kernels.add(total, self._words_in(packed), self._pieces, flip)
 
     def packed(self, total: Words) -> bytes:
         """Pack the low bits of each word of this chunk, uint64 [cells], into the bytes to send."""
@@ -152,11 +149,6 @@ class Chunk:
         """Return each word of this chunk modulo 2**bits, uint64 [cells]."""
         bits = np.repeat(self._pieces[:, 1], self._pieces[:, 0]).astype(np.uint64)
         return total & (np.uint64(2**WORD_BITS - 1) >> (np.uint64(WORD_BITS) - bits))
-
-    def _read(self, packed: Packed) -> Words:
-        if len(packed) != self.size:
-            raise PeerError("cells-length", f"it sent {len(packed)} bytes of cells instead of {self.size}")
-        return self._words_in(packed)
 
     @staticmethod
     def _words_in(packed: Packed) -> Words:

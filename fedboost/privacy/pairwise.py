@@ -28,8 +28,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedboost.errors import PeerError, SessionFailed
 from fedboost.fixedpoint import Int64
-from fedboost.privacy import packing
-from fedboost.privacy.packing import CHUNK_CELLS, Chunk, RandomBytes, Words, signed
+from fedboost.privacy import kernels, packing
+from fedboost.privacy.packing import Chunk, RandomBytes, Words, signed
 from fedboost.privacy.protection import HiddenSums, Tag, check_newer
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def with_checks(values: Int64, tag: Tag) -> Words:
     #     words    a  b  1  c  1
     #
     # A negative integer is stored as its two's complement. Modulo the cell's 2**bits it is the same residue.
-    words, whole = zeros(tag), values.view(np.uint64)
+    words, whole = np.empty(tag.cells + len(tag.checked), np.uint64), values.view(np.uint64)
     for chunk, checked in zip(tag.chunks, tag.checked, strict=True):
         cells = checked.of(words)
         cells[:-1], cells[-1] = chunk.of(whole), CHECK
@@ -408,7 +408,7 @@ class Handshake:
         Raises:
             PeerError: The keys were derived before, or a public key is not a valid X25519 key.
         """
-        # A second derivation would return keys that `PairMasks.replace_keys` has erased since, and with them
+        # A second derivation would return keys that `PairMasks.masked` has erased since, and with them
         # the streams of vectors that were sealed already.
         private, self._private = self._private, None
         if private is None:
@@ -455,59 +455,35 @@ def context(way: bytes, session: bytes, group: Group, tag: Tag) -> bytes:
 def derive(key: bytes, what: bytes, *about: bytes) -> bytes:
     """Derive a 32-byte key for one use of `key`, using one block of HKDF-Expand with SHA-256 (RFC 5869).
     what, about: identify the use."""
-    return _expand(key, packing.pack(what, *about))
+    return hmac.digest(key, packing.pack(what, *about) + b"\x01", "sha256")
 
 
-def _expand(key: bytes, info: bytes) -> bytes:
-    return hmac.digest(key, info + b"\x01", "sha256")
+def mask_keys(key: bytes, ctx: bytes) -> tuple[bytes, bytes]:
+    """Derive the key of a pair's mask in a context, and the pair's next key, in the one step of NIST SP
+    800-56C. All fields have fixed lengths and fill less than one block of SHA-512."""
+    both = hashlib.sha512(b"\0\0\0\1" + key + b"fedboost/5/mask" + ctx).digest()
+    return both[:KEY_BYTES], both[KEY_BYTES:]
 
 
-class Stream:
-    """A keystream that masks the chunks of a single vector, in order. It is AES-256 in counter mode, with a
-    key used only for that vector.
-
-    The keystream is computed by GCM, whose authentication tag is not used. OpenSSL computes GCM faster than
-    CTR mode (docs/decisions/0006-masks-from-gcms-counter-mode.md). GCM allows 2**36 bytes per key."""
-
-    def __init__(self, key: bytes) -> None:
-        # A vector has at most MAX_CELLS cells (protocol/contracts.py) of 8 bytes and one check cell per
-        # chunk: about 2**30 bytes, far below that limit.
-        self._encryptor = Cipher(algorithms.AES(key), modes.GCM(_NONCE)).encryptor()
-
-    def next(self, size: int, scratch: memoryview | None = None) -> memoryview:
-        """Return the next `size` bytes of the mask, stored in `scratch` if it is given."""
-        out = memoryview(bytearray(size)) if scratch is None else scratch[:size]
-        self._encryptor.update_into(_ZEROS[:size], out)
-        return out
-
-
-_ZEROS = memoryview(
-    bytes(8 * (CHUNK_CELLS + 1))
-)  # the largest chunk: all cells and its check cell in 64 bits
-_NONCE = bytes(12)
-"""The AES-GCM nonce. It can be constant, because each key is used for only one stream or encryption."""
-
-
-def scratch_of(tag: Tag) -> memoryview:
-    """Allocate a buffer that is large enough for the mask of any chunk of a vector."""
-    return memoryview(bytearray(max(chunk.size for chunk in tag.checked)))
-
-
-def masked_chunks(
-    values: Int64, tag: Tag, streams: Iterable[tuple[Stream, bool]]
-) -> Iterator[tuple[Chunk, Words]]:
-    """Yield each chunk of a vector with its masked cells and check cell, uint64 [cells]. Only the lowest
-    `bits` bits of each cell are valid. streams: each stream with a flag, which is True if the stream is to be
-    added and False if it is to be subtracted. The caller must not use the streams afterwards."""
-    # Chunks are masked lazily, when the consumer takes them, after the keys were replaced: each stream has
-    # its own key. Invariant: before each chunk, all streams have advanced by the sizes of the chunks before
-    # it. One scratch is enough, since its bytes are added before the next stream writes there.
-    scratch, whole, streams = scratch_of(tag), with_checks(values, tag), tuple(streams)
+def mask(whole: Words, tag: Tag, streams: Sequence[tuple[bytes, bool]]) -> Iterator[tuple[Chunk, Words]]:
+    """Mask a vector with check cells in place, chunk by chunk. Yields each chunk with its cells, uint64
+    [cells], of which only the lowest `bits` bits are valid. streams: key of each stream of AES-256 in counter
+    mode, used only for this vector, and True to add the stream or False to subtract it."""
+    # A vector has at most MAX_CELLS cells (protocol/contracts.py) of 8 bytes and one check cell per chunk:
+    # about 2**30 bytes, far below the 2**36 after which GCM's counter of 32 bits would wrap.
+    word = 0
     for chunk in tag.checked:
         words = chunk.of(whole)
-        for stream, added in streams:
-            operation = chunk.add if added else chunk.subtract
-            operation(words, stream.next(chunk.size, scratch))
+        if kernels.LANES:
+            keys = np.frombuffer(b"".join([key for key, _ in streams]), np.uint32).reshape(-1, KEY_BYTES // 4)
+            kernels.mask(words, keys, np.array([added for _, added in streams], bool), chunk.pieces, word)
+        else:
+            before, first = word % 2 * 8, (word // 2 + 2).to_bytes(16)
+            for key, added in streams:
+                cipher = Cipher(algorithms.AES(key), modes.CTR(first)).encryptor()
+                stream = memoryview(cipher.update(bytes(before + chunk.size)))[before:]
+                chunk.add(words, stream, kernels.ADDED if added else kernels.SUBTRACTED)
+        word += chunk.size // packing.WORD_BYTES
         yield chunk, words
 
 
@@ -540,45 +516,31 @@ class PairMasks:
                 raise PeerError("roster-repeats-party", "the roster contains a party twice")
         check_newer(tag, self.tag)
 
-    def streams(self, tag: Tag) -> list[tuple[Stream, bool]]:
-        """Set the current tag, which `check` must have accepted, create its masks, and replace the keys.
-        Returns each mask with a flag: True if the mask is added, False if it is subtracted."""
-        self.begin(tag)
-        streams = self.masks(tag)
-        self.replace_keys()
-        return streams
-
     def begin(self, tag: Tag) -> None:
         """Set the current tag, which `check` must have accepted."""
         self.tag, self.ctx = tag, context(self._way, self._session, self._group, tag)
 
-    def masks(self, tag: Tag) -> list[tuple[Stream, bool]]:
-        """Return each mask of the current tag, and whether it is added (True) or subtracted (False)."""
-        streams = []
-        for peer in sorted(self._keys.keys() & tag.roster):
-            low, high = sorted((self._me, peer))
-            # Both ends derive one key from the sorted names; only the sign depends on who is first.
-            streams.append((Stream(self.derived(peer, b"pair", low, high)), peer > self._me))
-        return streams
-
-    def derived(self, peer: str, what: bytes, *names: str) -> bytes:
-        """Derive a key for one use within the current tag from the key shared with a peer. what, names:
-        identify the use."""
-        return derive(self._keys[peer], what, self.ctx, *(name.encode() for name in names))
-
-    def replace_keys(self) -> None:
-        """Derive a key for one use within the current tag from a peer's shared key. what, names: the use."""
-        # The keys of one pair. Each arrow is one way, so an intruder with k_2 has neither k_1 nor the first
-        # masks:
+    def masked(self, values: Int64, tag: Tag, *more: tuple[bytes, bool]) -> Iterator[tuple[Chunk, Words]]:
+        """Return the chunks of the current tag's vector, as `mask` does, and replace the keys that are shared
+        with peers. Chunks are masked later, when they are taken. more: streams besides those of pairs."""
+        # The keys of a pair. Each arrow is one way, so an intruder with k_2 has neither k_1 nor mask 1:
         #
-        #     k_1 --- next, ctx 1 ---> k_2 --- next, ctx 2 ---> k_3
-        #      |                        |
-        #     masks under ctx 1        masks under ctx 2
+        #     k_1 --- ctx 1 ---> k_2 --- ctx 2 ---> k_3
+        #      |                  |
+        #     mask 1             mask 2
         #
         # If two parties once sealed under different contexts, their keys differ from then on. No later mask
         # of theirs cancels until a new attempt exchanges keys.
-        info = packing.pack(b"next", self.ctx)
-        self._keys = {peer: _expand(key, info) for peer, key in self._keys.items()}
+        keys, self._keys, roster, streams = self._keys, {}, set(tag.roster), [*more]
+        for peer, key in keys.items():
+            stream, self._keys[peer] = mask_keys(key, self.ctx)
+            if peer in roster:
+                streams.append((stream, peer > self._me))  # both ends have one key; the sign depends on names
+        return mask(with_checks(values, tag), tag, streams)
+
+    def derived(self, peer: str, what: bytes, *names: str) -> bytes:
+        """Derive a key for one use within the current tag from a peer's shared key. what, names: the use."""
+        return derive(self._keys[peer], what, self.ctx, *(name.encode() for name in names))
 
 
 def check_whole(tag: Tag, group: Group) -> None:
@@ -601,6 +563,8 @@ def check_whole(tag: Tag, group: Group) -> None:
 
 
 _TAG_BYTES = 16
+_NONCE = bytes(12)
+"""The AES-GCM nonce. It can be constant, because each key is used for only one encryption."""
 
 
 def sealed_size(content: int, receivers: Iterable[str]) -> int:

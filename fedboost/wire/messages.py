@@ -46,6 +46,17 @@ def encode_from_party(message: FromParty) -> bytes:
     return _encoded(pb.FromParty, message) if type(message) in _BULK else _encode_from_party(message)
 
 
+def size_from_party(message: FromParty) -> int:
+    """Return the size in bytes of a party's encoded message. Much content is not copied for this."""
+    name, bulk = _BULK.get(type(message), ("", ""))
+    if not (size := len(getattr(message, bulk, b""))):
+        return len(encode_from_party(message))
+    # A field is a byte with its number, the size of its content in groups of seven bits, and its content.
+    rest: int = getattr(pb.FromParty(**{name: {**vars(message), bulk: b""}}), name).ByteSize()
+    size += rest + 1 - (-size.bit_length() // 7)
+    return size + 1 - (-size.bit_length() // 7)
+
+
 _TO_PARTY = codec.one_of(ToParty, *pb.ToParty.DESCRIPTOR.oneofs)
 _BULK: dict[type, tuple[str, str]] = {Report: ("report", "cells"), Relay: ("relay", "content")}
 """Message with much content -> its field, and the field of its content."""

@@ -110,9 +110,9 @@ def training(name: str) -> tuple[Result, tuple[bytes, ...], tuple[bytes, ...]]:
 
         return encode_and_keep
 
-    terms = terms_of(name)
+    terms, kept_from = terms_of(name), kept("from", encode_from_party)
     with (
-        mock.patch.object(simulation, "encode_from_party", kept("from", encode_from_party)),
+        mock.patch.object(simulation, "size_from_party", lambda message: len(kept_from(message))),
         mock.patch.object(simulation, "encode_to_party", kept("to", encode_to_party)),
     ):
         result = simulate(terms, {party: table(i) for i, party in enumerate(terms.parties)})

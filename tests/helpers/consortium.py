@@ -10,6 +10,7 @@ import random
 import secrets
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from fedboost.privacy.ends import (
     EncryptedOpener,
@@ -35,6 +36,11 @@ def names(parties):
 def drawing(seed):
     """A `draw` whose bytes are the same in every run."""
     return random.Random(seed).randbytes
+
+
+def keystream(key, size):
+    """Reference of a mask's first bytes: AES-256 in GCM's counter mode, whose first block is number 2."""
+    return Cipher(algorithms.AES(key), modes.CTR(bytes(15) + b"\x02")).encryptor().update(bytes(size))
 
 
 def keys_of_pairs(parties, seed=0):

@@ -6,12 +6,12 @@ from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
-from consortium import SESSION, keys_of_pairs, masked_sealers, tag_of
+from consortium import SESSION, keys_of_pairs, keystream, masked_sealers, tag_of
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from fedboost.errors import PeerError
 from fedboost.privacy import packing, pairwise
-from fedboost.privacy.ends import COMMIT, RECOVER, self_stream
+from fedboost.privacy.ends import COMMIT, RECOVER, self_key
 from fedboost.privacy.pairwise import ONE_LEG, TWO_LEGS, Group, context
 from fedboost.protocol.adding import Addition, RunningSum
 from fedboost.protocol.messages import Report
@@ -153,15 +153,11 @@ class Aggregator:
         """A party's upload with everything taken off that is known."""
         cells = self.uploads[tag][party].copy()
         if self.legs == 2 and (mask := self.self_mask(tag, party)):
-            cells -= words(self_stream(mask, self.context(tag), party))
+            cells -= words(self_key(mask, self.context(tag), party))
         for colluder in self.colluding:
             if colluder != party and colluder in tag.roster:
-                low, high = sorted((party, colluder))
-                pair = pairwise.derive(
-                    self.keys[tag, party][colluder], b"pair", self.context(tag), low.encode(), high.encode()
-                )
-                mask = words(pairwise.Stream(pair))
-                cells = cells - mask if party == low else cells + mask
+                pair, _ = pairwise.mask_keys(self.keys[tag, party][colluder], self.context(tag))
+                cells = cells - words(pair) if party < colluder else cells + words(pair)
         return cells
 
     def sum_of(self, tag, parties):
@@ -221,8 +217,8 @@ def words_of(cells):
     return np.frombuffer(cells, "<u8")[:CELLS]
 
 
-def words(stream):
-    return np.frombuffer(stream.next(8 * CELLS), "<u8")
+def words(key):
+    return np.frombuffer(keystream(key, 8 * CELLS), "<u8")
 
 
 def check_only_whole_rosters_open(aggregator):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from raised import raised
 
 from fedboost.errors import PeerError
+from fedboost.privacy.kernels import ADDED, SUBTRACTED
 from fedboost.privacy.packing import CHUNK_CELLS, Segment, chunks_of, signed
 from tests.privacy.reference import kernels as reference
 
@@ -78,8 +79,7 @@ def test_a_running_sum_of_runs_is_the_sum(segments, signs, seed):
     total, due = np.zeros(part.cells, np.uint64), [0] * part.cells
     for number, sign in enumerate(signs):
         values = [value for cells, bits in segments for value in some(bits, cells, seed + number)]
-        operation = part.add if sign else part.subtract
-        operation(total, part.packed(words(values)))
+        part.add(total, part.packed(words(values)), ADDED if sign else SUBTRACTED)
         due = [before + (value if sign else -value) for before, value in zip(due, values, strict=True)]
     bits_of = [bits for cells, bits in segments for _ in range(cells)]
     due = [wrapped(value, bits) for value, bits in zip(due, bits_of, strict=True)]
@@ -98,7 +98,7 @@ def test_any_bytes_are_cells_and_come_back_as_they_were(bits):
     total = np.zeros(6400, np.uint64)
     part.add(total, mask)
     assert part.packed(total) == mask
-    part.subtract(total, mask)
+    part.add(total, mask, SUBTRACTED)
     assert part.packed(total) == bytes(part.size)
 
 
@@ -130,12 +130,11 @@ def test_packing_leaves_the_integers_as_they_were():
 
 
 @pytest.mark.parametrize("bits", BITS)
-@pytest.mark.parametrize("operation", ["add", "subtract"])
-def test_bytes_of_another_length_are_a_peer_error(operation, bits):
+def test_bytes_of_another_length_are_a_peer_error(bits):
     part, total = whole((70, bits)), np.zeros(70, np.uint64)
     for length in {0, 1, part.size - 8, part.size - 1, part.size + 1, part.size + 8}:
         with raised(PeerError, "cells-length", naming=[length, part.size]):
-            getattr(part, operation)(total, bytes(length))
+            part.add(total, bytes(length))
     assert not total.any()
 
 

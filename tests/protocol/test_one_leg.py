@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import weakref
 from collections import Counter
+from types import GeneratorType
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import ConfigError
 from fedboost.privacy import ends, packing, pairwise
-from fedboost.privacy.pairwise import Group, Handshake, PairMasks, Stream
+from fedboost.privacy.pairwise import Group, Handshake, PairMasks
 from fedboost.protocol.contracts import Several
 from fedboost.protocol.messages import (
     Ask,
@@ -43,8 +44,8 @@ SECOND_LEG = {
     "shares are dealt": (pairwise, "split"),
     "shares are joined": (pairwise, "combine"),
     "shares are sealed": (ends, "AESGCM"),
-    "a self mask is added": (ends, "self_stream"),
-    "a self mask is taken away": (ends, "self_stream"),
+    "a self mask is added": (ends, "self_key"),
+    "a self mask is taken away": (ends, "self_key"),
     "a self mask is committed to": (ends, "commitment"),
     "a commitment is checked": (ends, "commitment"),
 }
@@ -227,15 +228,22 @@ def test_c5_no_file_holds_a_key(pair_keys, tmp_path):
 
 @pytest.fixture
 def alive(monkeypatch):
-    """The pairs' keys, streams and key pairs of which something still holds a reference."""
-    things = weakref.WeakSet()
-    for kind in (PairMasks, Stream, Handshake):
+    """The pairs' keys, key pairs and vectors being masked of which something still holds a reference."""
+    things, begin = weakref.WeakSet(), pairwise.mask
+    for kind in (PairMasks, Handshake):
 
         def listening(self, *arguments, begin=kind.__init__):
             begin(self, *arguments)
             things.add(self)
 
         monkeypatch.setattr(kind, "__init__", listening)
+
+    def masking(*arguments):
+        chunks = begin(*arguments)
+        things.add(chunks)
+        return chunks
+
+    monkeypatch.setattr(pairwise, "mask", masking)
 
     def counted():
         gc.collect()
@@ -254,7 +262,7 @@ def test_c5_keys_and_masks_are_dropped(how, alive, monkeypatch):
     end = liar.ends["p0"]
     liar.ends = {"p0": end}
     next(end.handle(Ask(1, 1, digest_of_roster(liar.terms.parties), RowsQuery())))
-    assert alive() == {PairMasks: 1, Stream: 3}
+    assert alive() == {PairMasks: 1, GeneratorType: 1}
     if how == "hang up":
         end.hang_up()
     elif how == "another attempt":

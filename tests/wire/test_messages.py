@@ -39,6 +39,7 @@ from fedboost.wire.messages import (
     encode_to_party,
     encode_train_event,
     encode_train_request,
+    size_from_party,
 )
 from fedboost.wire.v1 import fedboost_pb2 as pb
 
@@ -62,7 +63,16 @@ def same(one, other):
 
 @given(from_party)
 def test_what_a_party_says_comes_back(message):
-    assert same(decode_from_party(encode_from_party(message)), message)
+    data = encode_from_party(message)
+    assert same(decode_from_party(data), message)
+    assert size_from_party(message) == len(data)
+
+
+@pytest.mark.parametrize("size", [0, 1, 90, 127, 128, 16_300, 16_383, 16_384, 524_296])
+@pytest.mark.parametrize("others", [{}, {"note": b"n" * 200}, {"ctx": bytes(32), "part": 300}])
+def test_the_size_of_a_report_is_known_without_encoding_it(size, others):
+    report = Report(**{"turn": 1, "attempt": 2, "part": 0, **others}, cells=b"c" * size)
+    assert size_from_party(report) == len(encode_from_party(report))
 
 
 @given(to_party)

@@ -41,7 +41,7 @@ from fedboost.runtime.signed_model import PartyModel, terms_to_predict
 from fedboost.runtime.telemetry import Meter, Row
 from fedboost.runtime.workers.holder import CollectionRows, is_collection
 from fedboost.terms.terms import Terms
-from fedboost.wire.messages import encode_from_party, encode_to_party
+from fedboost.wire.messages import encode_to_party, size_from_party
 
 Reader = Callable[[Terms], Shard]
 OnTable = Callable[[Terms, str, Any], None]
@@ -170,7 +170,7 @@ def play(
         if reply is None:
             busy.remove(name)
             continue
-        meter.count(name, sent=len(encode_from_party(reply)))
+        meter.count(name, sent=size_from_party(reply))
         outbox = session.handle(name, reply)
         for row in meter.rows(session.history):
             if on_round:

@@ -1,5 +1,6 @@
 """Protection `masked`: which keys are used for what, how they are agreed on, and what is forgotten."""
 
+import hashlib
 from collections import Counter
 from dataclasses import replace
 from itertools import combinations
@@ -10,6 +11,7 @@ from consortium import (
     SESSION,
     drawing,
     keys_of_pairs,
+    keystream,
     masked_opener,
     masked_sealers,
     names,
@@ -17,14 +19,13 @@ from consortium import (
     tag_of,
     upload,
 )
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from masked_turn import GROUP, ME, OTHER, PARTIES, PEER, TAG, Turn, X, commit_all, lose_after_upload
 from raised import raised
 
 from fedboost.errors import PeerError, SessionFailed
 from fedboost.privacy import packing, pairwise
-from fedboost.privacy.ends import OneLegSealer, TwoLegSealer, self_stream
+from fedboost.privacy.ends import OneLegSealer, TwoLegSealer, self_key
 from fedboost.privacy.packing import Segment
 from fedboost.privacy.pairwise import BENEATH, ONE_LEG, TWO_LEGS, Group, Handshake, context
 
@@ -36,13 +37,13 @@ def streams(monkeypatch):
     """The key of every stream of masks that was begun."""
     keys = []
 
-    begin = pairwise.Stream.__init__
+    begin = pairwise.mask
 
-    def listening(stream, key):
-        keys.append(key)
-        begin(stream, key)
+    def listening(whole, tag, streams):
+        keys.extend(key for key, _ in streams)
+        return begin(whole, tag, streams)
 
-    monkeypatch.setattr(pairwise.Stream, "__init__", listening)
+    monkeypatch.setattr(pairwise, "mask", listening)
     return keys
 
 
@@ -112,14 +113,14 @@ def test_what_a_party_sends_is_what_the_design_says():
     values, check = np.array([1, -1, 2**62, -(2**62), 0]), 1
 
     def mask_of(key):
-        stream = Cipher(algorithms.AES(key), modes.CTR(bytes(15) + b"\x02")).encryptor().update(bytes(48))
-        return np.frombuffer(stream, "<u8")
+        return np.frombuffer(keystream(key, 48), "<u8")
+
+    def pair_of(key, ctx):
+        return mask_of(hashlib.sha512(bytes(3) + b"\x01" + key + b"fedboost/5/mask" + ctx).digest()[:32])
 
     def masked(ctx):
         due = np.append(values, check).astype(np.uint64)
-        due += mask_of(pairwise.derive(keys["p01"]["p02"], b"pair", ctx, b"p01", b"p02"))
-        due -= mask_of(pairwise.derive(keys["p01"]["p00"], b"pair", ctx, b"p00", b"p01"))
-        return due
+        return due + pair_of(keys["p01"]["p02"], ctx) - pair_of(keys["p01"]["p00"], ctx)
 
     alone = OneLegSealer(setup_of("p01", group, keys))
     assert list(alone.seal(values, tag)) == [masked(context(ONE_LEG, SESSION, group, tag)).tobytes()]
@@ -175,7 +176,7 @@ def test_a_report_still_looks_random_when_its_self_mask_is_known():
     tag = replace(TAG, segments=(Segment(40_000, 64),))
     turn = Turn(masked_sealers(PARTIES), tag, np.zeros(tag.cells, np.int64))
     for party in PARTIES:
-        stream = self_stream(turn.commit(party), turn.ctx, party).next(8 * tag.cells)
+        stream = keystream(self_key(turn.commit(party), turn.ctx, party), 8 * tag.cells)
         bare = np.frombuffer(turn.uploads[party], "<u8")[:-1] - np.frombuffer(stream, "<u8")
         assert 172 < chi_square(bare.tobytes()) < 350
 
@@ -231,14 +232,13 @@ def test_no_stream_of_a_turn_can_be_computed_from_what_is_left_after_it(legs, st
         ctx = context(way, SESSION, GROUP, tag)
         for party in PARTIES:
             for secret in set(secrets_in(sealers[party])):
-                for low, high in combinations(PARTIES, 2):
-                    assert pairwise.derive(secret, b"pair", ctx, low.encode(), high.encode()) not in used
+                assert pairwise.mask_keys(secret, ctx)[0] not in used
                 assert pairwise.derive(secret, b"self", ctx, party.encode()) not in used
     first = keys_of_pairs(PARTIES)[ME][PEER]
     for tag in tags:
         ctx = context(way, SESSION, GROUP, tag)
-        assert pairwise.derive(first, b"pair", ctx, ME.encode(), PEER.encode()) in used, "as from the first"
-        first = pairwise.derive(first, b"next", ctx)
+        mask, first = pairwise.mask_keys(first, ctx)
+        assert mask in used, "as from the first"
 
 
 def test_with_the_next_turn_the_old_self_mask_and_shares_are_gone(turn):
@@ -319,8 +319,7 @@ def test_nothing_that_is_printed_has_a_secret(turn):
     opener, sealers, _ = lose_after_upload([ME])
     commit_all(opener, sealers)
     mask = turn.commit()
-    stream = pairwise.Stream(mask)
-    for thing in (turn.sealers[ME], opener, Handshake(drawing(0)), stream, GROUP, TAG):
+    for thing in (turn.sealers[ME], opener, Handshake(drawing(0)), GROUP, TAG):
         held = {secret for secret in secrets_in(thing) if len(secret) >= 16} | {mask}
         held -= {TAG.transcript}  # the hash of the questions is no secret, and tags print it
         for shown in (repr(thing), str(thing), f"{thing}"):

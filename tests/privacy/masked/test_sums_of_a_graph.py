@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from consortium import SESSION, drawing, masked_opener, setup_of, tag_of, vectors
+from consortium import SESSION, drawing, keystream, masked_opener, setup_of, tag_of, vectors
 
 from fedboost.privacy.ends import OneLegSealer
 from fedboost.privacy.pairwise import (
@@ -12,10 +12,9 @@ from fedboost.privacy.pairwise import (
     ONE_LEG,
     Group,
     Handshake,
-    Stream,
     context,
     degree,
-    derive,
+    mask_keys,
 )
 
 PARTIES = tuple(sorted(f"site-{place}" for place in range(MAX_COMPLETE_PARTIES + 3)))
@@ -71,11 +70,8 @@ def bare(party, uploads, keys, colluding):
     """What is left of a vector without the masks that colluding parties know."""
     cells = np.frombuffer(uploads[party], "<u8")[:CELLS].copy()
     for peer in sorted(colluding & keys[party].keys()):
-        low, high = sorted((party, peer))
-        key = derive(
-            keys[peer][party], b"pair", context(ONE_LEG, SESSION, GROUP, TAG), low.encode(), high.encode()
-        )
-        mask = np.frombuffer(Stream(key).next(TAG.checked[0].size), "<u8")[:CELLS]
+        key, _ = mask_keys(keys[peer][party], context(ONE_LEG, SESSION, GROUP, TAG))
+        mask = np.frombuffer(keystream(key, 8 * CELLS), "<u8")
         cells = cells - mask if peer > party else cells + mask
     return cells
 
