@@ -23,8 +23,8 @@ from pickle import UnpicklingError
 from typing import Any
 
 import numba
-from llvmlite.binding import parse_bitcode
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, _CacheLocator
+from numba.core.codegen import ll
 from numba.core.registry import cpu_target
 from numba.misc.appdirs import AppDirs
 
@@ -241,7 +241,7 @@ class _KernelCache(FunctionCache):
                 # kernel that calls this one is compiled, and is then parsed again.
                 library, (_, _, (_, module)) = compiled.library, data[0]
                 library._shared_module = None
-                library._get_module_for_linking = partial(parse_bitcode, module)
+                library._get_module_for_linking = partial(ll.parse_bitcode, module)
                 return compiled
         return None
 
