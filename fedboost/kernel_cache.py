@@ -24,7 +24,7 @@ from typing import Any
 
 import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, _CacheLocator
-from numba.core.codegen import ll
+from numba.core.codegen import ll  # type: ignore[attr-defined]
 from numba.core.registry import cpu_target
 from numba.misc.appdirs import AppDirs
 
