@@ -25,8 +25,8 @@ Flags = npt.NDArray[np.bool_]
 Features = tuple[int, ...]
 
 STATS = 2
-STRETCH, MAX_ROWS = 1 << 20, 1 << 62
-"""Number of table rows that are read in one pass, and a number that no table reaches."""
+STRETCH = 1 << 20
+"""Number of table rows that are read in one pass."""
 Total = tuple[int, int]
 """Sums of the gradients and hessians of all rows of a node."""
 Widths = tuple[int, int]
@@ -139,7 +139,7 @@ def build(
         # sums, which are added afterwards. If there are few rows, threads share the columns instead.
         # Sharing the rows of several nodes by column would read every column once per thread.
         by_rows = by_row or nodes == 1 or columns < 8 * threads.number
-        pieces, shares = threads.cut(stretch, threads.number * layout.bins if by_rows else MAX_ROWS)
+        pieces, shares = threads.cut(stretch, threads.number * layout.bins if by_rows else 1 << 62)
         targets = pieces[:, 0].copy()
         if threads.number == 1:
             add((pieces, targets, 0, columns + 1))

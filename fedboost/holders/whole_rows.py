@@ -206,8 +206,7 @@ MAX_ROWS_OF_TREES = 1 << 31
 """Maximum product of the number of rows and the number of trees in a round. Each row of each tree takes 8
 bytes, or 16 if rows are sampled."""
 MAX_DEPTH_BY_COLUMN = 6
-"""Maximum depth of trees whose histograms may be built column by column. In deeper trees, a leaf's rows are
-too far apart: fetching a row at once is then up to five times faster."""
+"""Maximum depth of trees whose histograms may be built by column. Rows of deeper leaves are too far apart."""
 NO_FEATURE = CutPoints.of([np.zeros(0, np.float32)], [False])
 """Placeholder for the columns of a label holder without features: one bin that contains all rows."""
 
