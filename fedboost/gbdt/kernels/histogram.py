@@ -435,8 +435,9 @@ def build_level_by_column(
     scratch, filled = np.empty((count, together * STRIDE), np.int64), np.empty(count, np.int64)
     own, room = np.empty(min(total, SEGMENT * count), np.int64), min(SEGMENT, block)
     padded = np.append(features, np.full(3, features[0]))  # the sums of what is added are not used
+    lowest = min([np.int64(rows[p[1]]) if p[1] < p[2] else by_feature.shape[1] for p in pieces])
     for low in range(first, last, together):
-        high, left, limit, ends = min(low + together, last), total, 0, pieces[:, 1].copy()
+        high, left, limit, ends = min(low + together, last), total, lowest, pieces[:, 1].copy()
         begins = ends.copy()
         scratch[:], filled[:] = 0, 0
         while left:
