@@ -17,13 +17,14 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, _CacheLocator
+from numba.core.codegen import ll  # type: ignore[attr-defined]
 from numba.core.registry import cpu_target
 from numba.misc.appdirs import AppDirs
 
@@ -235,7 +236,13 @@ class _KernelCache(FunctionCache):
             except (OSError, *_DAMAGED):  # treat an unreadable file as absent: it is rewritten
                 continue
             if data is not None:
-                return self._impl.rebuild(target_context, data)
+                compiled = self._impl.rebuild(target_context, data)
+                # The LLVM module takes ten times the memory of the compiled code. It is needed only if a
+                # kernel that calls this one is compiled, and is then parsed again.
+                library, (_, _, (_, module)) = compiled.library, data[0]
+                library._shared_module = None
+                library._get_module_for_linking = partial(ll.parse_bitcode, module)
+                return compiled
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:

@@ -195,7 +195,7 @@ def trained(client: Any, folder: Path, case: Case, rounds: int) -> tuple[list[fl
     rows, ends = WorkerRows(config, structlog.get_logger()), list[float]()
     try:
         session = AggregatorSession("", terms, program_of(terms, ()), INITIAL_STATE, draw=os.urandom)
-        hold = partial(rows.hold, key_of=_nothing, model_of=_nothing)
+        hold = partial(rows.hold, key_of=_nothing, model_of=_nothing, table_of=_nothing)
         sites, meter = sites_of(terms, {"north": hold}, {}), Meter(terms.parties)
         play(session, sites, 0, meter, on_round=lambda row: ends.append(time.time()))
     finally:

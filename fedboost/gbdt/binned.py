@@ -136,6 +136,8 @@ SPARSE_SHARE = 0.9
 MIN_SPARSE_FEATURES = 40
 """Minimum number of sparse features for which sparse storage pays off. Finding the entries of a row takes as
 long as reading about twenty dense bins, and reading an entry takes as long as reading four."""
+MAX_FREQUENT_SHARE = 0.1
+"""Mean share of rows in a feature's most frequent bin from which on histograms are faster by row."""
 _SAMPLED_ROWS = 1 << 16
 """Approximate number of rows that are examined to decide whether a feature is sparse."""
 
@@ -187,12 +189,12 @@ class SparseBins:
 
 @dataclass(frozen=True)
 class BinnedRows:
-    """Bins of all rows, stored twice: by row, because a histogram reads whole rows, and by feature, because a
-    split reads one feature of many rows.
+    """Bins of all rows by feature, because a split reads one feature of many rows, and also by row if
+    histograms are faster by row.
 
     by_feature: uint8 [features, rows]; by_row: uint8 [rows, C or slightly more (`_whole_lines`)], codes of
-    the columns; dense: int64 [D], the features in these columns, column by column; columns: the bins that
-    codes stand for; sparse: bins of the other features, None if there are none."""
+    the columns, or [rows, 0]; dense: int64 [D], the features in these columns, column by column; columns: the
+    bins that codes stand for; sparse: bins of the other features, None if there are none."""
 
     by_feature: Codes
     by_row: Codes
@@ -201,21 +203,25 @@ class BinnedRows:
     sparse: SparseBins | None
 
     @classmethod
-    def of(cls, by_feature: Codes, codes: Int64, allocate: Allocator = allocate_in_memory) -> "BinnedRows":
+    def of(
+        cls, by_feature: Codes, codes: Int64, allocate: Allocator = allocate_in_memory, by_row: bool = True
+    ) -> "BinnedRows":
         """Arrange binned rows for histograms. by_feature: uint8 [features, rows], bins; codes: int64
-        [features], number of bins of each feature."""
+        [features], number of bins of each feature; by_row: False if leaves have many rows."""
         rows = by_feature.shape[1]
         step = max(1, rows // _SAMPLED_ROWS)
+        looked_at = max(len(range(0, rows, step)), 1)
         most_frequent, most, _ = kernels.sample_bins(by_feature, step).T
-        is_sparse = most >= SPARSE_SHARE * max(len(range(0, rows, step)), 1)
+        is_sparse = most >= SPARSE_SHARE * looked_at
         is_sparse &= is_sparse.sum() >= MIN_SPARSE_FEATURES
         is_sparse[:1] &= not is_sparse.all()  # at least one is dense
         joint = plan(by_feature, np.flatnonzero(~is_sparse), lambda: allocate((rows,), np.dtype(np.uint8)))
         dense = np.array([feature for column in joint for feature in column.features], np.int64)
         sparse = _list(by_feature, np.flatnonzero(is_sparse), most_frequent, codes, allocate)
-        return cls(
-            by_feature, _by_row(by_feature, joint, allocate), dense, _columns(joint, dense, codes), sparse
-        )
+        # By column, additions to the same sum follow each other closely, and wait for each other.
+        by_row |= len(joint) < dense.size or most[dense].mean() >= MAX_FREQUENT_SHARE * looked_at
+        table = _by_row(by_feature, joint, allocate) if by_row else np.empty((rows, 0), np.uint8)
+        return cls(by_feature, table, dense, _columns(joint, dense, codes), sparse)
 
 
 def _by_row(by_feature: Codes, joint: Sequence[JointColumn], allocate: Allocator) -> Codes:

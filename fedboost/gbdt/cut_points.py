@@ -394,6 +394,7 @@ class CutPoints:
         threads: Threads = ONE,
         allocate: Allocator = allocate_in_memory,
         row_sets: int = 0,
+        by_row: bool = True,
     ) -> "BinnedRows":
         """Find the bin of every value.
 
@@ -402,6 +403,7 @@ class CutPoints:
             allocate: function that allocates the arrays.
             row_sets: number of columns of zeros to append. They will hold row sets (which rows a split sends
                 left), and have no histogram.
+            by_row: as in `BinnedRows.of`.
         """
         features = self.sizes.size
         whole = allocate((features + row_sets, columns[0].size), np.dtype(np.uint8))
@@ -427,7 +429,8 @@ class CutPoints:
         step = -(-len(sparse) // threads.number) or 1
         threads.each(bin_stored, [slice(start, start + step) for start in range(0, len(sparse), step)])
         threads.each(bin_one, (feature for feature in range(features) if feature not in sparse))
-        return replace(BinnedRows.of(by_feature, self.sizes + 1 + self.missing, allocate), by_feature=whole)
+        binned = BinnedRows.of(by_feature, self.sizes + 1 + self.missing, allocate, by_row)
+        return replace(binned, by_feature=whole)
 
 
 # ---- What is disclosed of a feature's distribution, from the counts of its cells (`Quantiles`) ----------

@@ -17,7 +17,7 @@ from fedboost.fixedpoint import Int64
 from fedboost.gbdt.binned import BinnedRows
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.kernels.bins import join_bins
-from fedboost.gbdt.kernels.histogram import build_level, build_sparse_level
+from fedboost.gbdt.kernels.histogram import build_level, build_level_by_column, build_sparse_level
 from fedboost.gbdt.threads import ONE, SHARED_CODES, Threads
 
 Rows = npt.NDArray[np.uint32]
@@ -114,6 +114,7 @@ def build(
         gradients and of the hessians of all its rows.
     """
     nodes, columns, sparse = len(places), binned.columns.sizes.size, binned.sparse
+    by_row = binned.by_row.shape[1] > 0
     if threads.number > 1 and int((places[:, 1] - places[:, 0]).sum()) * columns < SHARED_CODES:
         threads = ONE
     out = np.zeros((nodes + threads.number - 1, layout.cells + STATS), np.int64)
@@ -123,7 +124,11 @@ def build(
     def add(task: tuple[Int64, Int64, int, int]) -> None:
         pieces, targets, first, last = task
         node_rows = rows, pairs, places, pieces, targets
-        build_level(binned.by_row, *node_rows, binned.columns, first, min(last, columns), block, out)
+        of_columns = binned.columns, first, min(last, columns), block, out
+        if by_row:
+            build_level(binned.by_row, *node_rows, *of_columns)
+        else:
+            build_level_by_column(binned.by_feature, binned.dense, *node_rows, *of_columns)
         if sparse is not None and last > columns:
             lists = sparse.starts, sparse.entries, sparse.offsets, sparse.most_frequent
             begins = layout.offsets[sparse.features].astype(np.int64)
@@ -132,7 +137,9 @@ def build(
     for stretch in stretches(rows, places, binned.by_row.shape[0]):
         # Threads share the rows of a level. For a node shared with the previous thread, a thread has separate
         # sums, which are added afterwards. If there are few rows, threads share the columns instead.
-        pieces, shares = threads.cut(stretch, threads.number * layout.bins)
+        # Sharing the rows of several nodes by column would read every column once per thread.
+        by_rows = by_row or nodes == 1 or columns < 8 * threads.number
+        pieces, shares = threads.cut(stretch, threads.number * layout.bins if by_rows else 1 << 62)
         targets = pieces[:, 0].copy()
         if threads.number == 1:
             add((pieces, targets, 0, columns + 1))

@@ -229,6 +229,7 @@ class Bins:
         threads: Threads,
         allocate: Allocator,
         row_sets: int = 0,
+        by_row: bool = True,
     ) -> "Bins":
         """Bin the rows of these columns.
 
@@ -236,11 +237,11 @@ class Bins:
             columns: float32 values of each feature.
             cut_points: bins of the features.
             allocate: function that allocates the arrays.
-            row_sets: number of row sets, see `CutPoints.bin_rows`.
+            row_sets, by_row: as in `CutPoints.bin_rows`.
         """
         layout = Layout.of(cut_points)
         decisions = layout.with_row_sets(row_sets) if row_sets else layout
-        rows = cut_points.bin_rows(columns, threads, allocate, row_sets)
+        rows = cut_points.bin_rows(columns, threads, allocate, row_sets, by_row)
         return cls(rows, cut_points, layout, decisions)
 
 

@@ -224,10 +224,7 @@ def row_sets(shard: Shard, terms: Terms) -> dict[str, Mask]:
     """Return masks, bool [rows], of the training rows and the validation rows. Validation rows are marked in
     the table, or sampled. If rows have groups, whole groups are sampled."""
     if not holds_out(terms):
-        return {
-            TRAIN: np.ones(shard.rows, np.bool_),
-            VALIDATION: np.zeros(shard.rows, np.bool_),
-        }
+        return {TRAIN: np.broadcast_to(True, shard.rows), VALIDATION: np.broadcast_to(False, shard.rows)}
     held_out = shard.validation
     if terms.columns.validation is None:
         keys = shard.keys if shard.group is None else shard.group

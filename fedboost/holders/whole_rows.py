@@ -205,6 +205,8 @@ def _by_slot(slots_of_rows: Int64, values: Int64, slots: Slots) -> Int64:
 MAX_ROWS_OF_TREES = 1 << 31
 """Maximum product of the number of rows and the number of trees in a round. Each row of each tree takes 8
 bytes, or 16 if rows are sampled."""
+MAX_DEPTH_BY_COLUMN = 6
+"""Maximum depth of trees whose histograms may be built by column. Rows of deeper leaves are too far apart."""
 NO_FEATURE = CutPoints.of([np.zeros(0, np.float32)], [False])
 """Placeholder for the columns of a label holder without features: one bin that contains all rows."""
 
@@ -255,7 +257,10 @@ class GrowingHolder(RowsHolder):
     def bin(self, start: labels.StartQuery) -> None:
         """Bin the columns, and drop their values. Each value takes four bytes, and is seldom needed again."""
         cut_points = start.cut_points if start.cut_points.sizes.size else NO_FEATURE
-        settings = self._threads, self._shard.allocate, self._relayed
+        trees, terms = self._terms.trees, self._terms
+        small_leaves = trees.max_depth > MAX_DEPTH_BY_COLUMN or trees.grow_policy == "lossguide"
+        by_row = small_leaves or terms.draws.draws_for_trees or terms.histograms.vote_top_k > 0
+        settings = self._threads, self._shard.allocate, self._relayed, by_row
         self.use(Bins.of(self.encoded(start), cut_points, *settings))
         self._shard = self._shard.without_columns()
 

@@ -44,6 +44,39 @@ def test_rows_of_codes_do_not_lie_across_lines_that_they_need_not(features, widt
         assert binned.by_row.ctypes.data % 64 == 0
 
 
+def test_rows_are_stored_by_feature_alone_if_their_sums_are_as_fast():
+    rng = np.random.default_rng(0)
+    even, codes = rng.integers(0, 256, (5, 3000)).astype(np.uint8), np.full(5, 256)
+    often, few = even.copy(), even.copy()
+    often[:, ::3] = 7
+    few[1:3] = few[1:3] % 8  # these two share a column
+    assert BinnedRows.of(even, codes, by_row=False).by_row.shape == (3000, 0)
+    assert BinnedRows.of(even, codes).by_row.shape == (3000, 8)
+    assert BinnedRows.of(often, codes, by_row=False).by_row.shape == (3000, 8)
+    assert BinnedRows.of(few, codes, by_row=False).by_row.shape == (3000, 4)
+    assert BinnedRows.of(even[:, :0], codes, by_row=False).by_row.shape[0] == 0
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("features", [3, 23, 50])
+def test_both_ways_of_storing_rows_give_the_same_histograms(features, threads, monkeypatch):
+    monkeypatch.setattr(histogram, "SHARED_CODES", 1)
+    rng, layout = np.random.default_rng(features), layout_of(*[256] * features)
+    by_feature = rng.integers(0, 256, (features, 5000)).astype(np.uint8)
+    pairs = ((rng.integers(-128, 129, 5000) << 32) + rng.integers(0, 129, 5000)).reshape(1, -1)
+    monkeypatch.setattr(histogram, "STRETCH", 1700)
+    for shares in ((1.0,), (0.3, 0.0, 0.8)):
+        nodes = [np.flatnonzero(rng.random(5000) < share).astype(np.uint32) for share in shares]
+        ends = np.cumsum([0, *map(len, nodes)])
+        places = np.stack([ends[:-1], ends[1:], 0 * ends[1:]], axis=1)
+        asked = np.concatenate(nodes), places, pairs, layout, 128, Threads(threads)
+        by_row, by_column = (
+            histogram.build(BinnedRows.of(by_feature, layout.value_bins, by_row=by_row), *asked)
+            for by_row in (True, False)
+        )
+        assert by_row.tolist() == by_column.tolist()
+
+
 # ---- joint codes ------------------------------------------------------------------------------------
 
 

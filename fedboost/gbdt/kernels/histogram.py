@@ -170,6 +170,9 @@ STRIDE = 264
 """Distance between the sums of one column and those of the next: 256 codes plus one cache line. Without the
 extra line, the first codes of all columns would compete for the same few cache lines."""
 SCRATCH = TOGETHER * STRIDE
+SEGMENT, LEVEL_SCRATCH = 1 << 16, 1 << 19
+"""Number of rows, and approximate maximum number of sums of all nodes, that are processed at a time if a
+histogram is built by column, so that they stay in the cache."""
 WORD = 8
 """Number of bytes loaded at once."""
 
@@ -211,6 +214,22 @@ def _take_apart(packed, begins, bins, out):
                 cell = 2 * (begins[feature] + bins[code, feature])
                 out[cell] += pair >> 32
                 out[cell + 1] += pair & 0xFFFFFFFF
+
+
+@loop
+def _empty(scratch, columns, first, last, out):
+    """Add packed sums to their bins, and reset them to 0. The arguments are as in `build_histogram`."""
+    alone = columns.begins.size - columns.bins.shape[1]
+    for column in range(first, last):
+        slot, size = (column - first) * STRIDE, columns.sizes[column]
+        packed, feature = scratch[slot : slot + size], columns.starts[column]
+        if feature < alone:
+            begin = columns.begins[feature]
+            _unpack_into(packed, out[2 * begin : 2 * (begin + size)])
+        else:
+            end = columns.starts[column + 1]
+            bins = columns.bins[:, feature - alone : end - alone]
+            _take_apart(packed, columns.begins[feature:end], bins, out)
 
 
 @loop
@@ -297,8 +316,6 @@ def build_histogram(codes, rows, pairs, columns, first, last, block, scratch, ou
         out: int64 [2 T + 2], the sums (g, h, g, h ...) of T bins, updated in place. If `first` is 0, the last
             pair receives the sums of the positive gradients and of the hessians of all rows.
     """
-    bins_of_all = out.size // 2 - 1
-    alone = columns.begins.size - columns.bins.shape[1]
     in_words = codes.shape[1] == WORD and first == 0
     for start in range(0, rows.size, block):
         part = rows[start : start + block]
@@ -308,18 +325,9 @@ def build_histogram(codes, rows, pairs, columns, first, last, block, scratch, ou
         else:
             sums = _add_pairs(codes, part, pairs, first, last, scratch)
         if first == 0:
-            out[2 * bins_of_all] += sums[0]
-            out[2 * bins_of_all + 1] += sums[1]
-        for column in range(first, last):
-            slot, size = (column - first) * STRIDE, columns.sizes[column]
-            packed, feature = scratch[slot : slot + size], columns.starts[column]
-            if feature < alone:
-                begin = columns.begins[feature]
-                _unpack_into(packed, out[2 * begin : 2 * (begin + size)])
-            else:
-                end = columns.starts[column + 1]
-                bins = columns.bins[:, feature - alone : end - alone]
-                _take_apart(packed, columns.begins[feature:end], bins, out)
+            out[-2] += sums[0]
+            out[-1] += sums[1]
+        _empty(scratch, columns, first, last, out)
 
 
 @loop
@@ -400,6 +408,69 @@ def build_level(by_row, rows, pairs, places, pieces, targets, columns, first, la
         for start in range(first, last, TOGETHER):
             end = min(start + TOGETHER, last)
             build_histogram(by_row, own, own_pairs, columns, start, end, block, scratch, cells)
+
+
+@loop
+def _add_four(by_feature, features, rows, pairs, sums):
+    """Add pair i to the sums of row rows[i]'s bins of four features. sums: int64 [4 * STRIDE]."""
+    a, b = by_feature[features[0]], by_feature[features[1]]
+    c, d = by_feature[features[2]], by_feature[features[3]]
+    for i in range(rows.size):
+        row, pair = np.uint64(rows[np.uint64(i)]), pairs[np.uint64(i)]
+        sums[np.uint64(a[row])] += pair
+        sums[np.uint64(STRIDE) + np.uint64(b[row])] += pair
+        sums[np.uint64(2 * STRIDE) + np.uint64(c[row])] += pair
+        sums[np.uint64(3 * STRIDE) + np.uint64(d[row])] += pair
+
+
+@loop
+def build_level_by_column(
+    by_feature, features, rows, pairs, places, pieces, targets, columns, first, last, block, out
+):
+    """Like `build_level`, but reads the codes of columns with a single feature each from uint8 [F, N], where
+    column c is row features[c]. Memory is read in segments: four columns and all nodes' sums stay in the
+    cache."""
+    count, total = pieces.shape[0], (pieces[:, 2] - pieces[:, 1]).sum()
+    together = 4 * max(min(LEVEL_SCRATCH // (4 * STRIDE * max(count, 1)), -(-(last - first) // 4)), 1)
+    scratch, filled = np.empty((count, together * STRIDE), np.int64), np.empty(count, np.int64)
+    own, room = np.empty(min(total, SEGMENT * count), np.int64), min(SEGMENT, block)
+    padded = np.append(features, np.full(3, features[0]))  # the sums of what is added are not used
+    lowest = min([np.int64(rows[p[1]]) if p[1] < p[2] else by_feature.shape[1] for p in pieces])
+    for low in range(first, last, together):
+        high, left, limit, ends = min(low + together, last), total, lowest, pieces[:, 1].copy()
+        begins = ends.copy()
+        scratch[:], filled[:] = 0, 0
+        while left:
+            # A piece takes its next rows below `limit`, but at most `room`. It takes the others later.
+            limit, taken = limit + SEGMENT, 0
+            for piece in range(count):
+                node_pairs, cells = pairs[places[pieces[piece, 0], 2]], out[targets[piece]]
+                i = begins[piece] = ends[piece]
+                end, positive, hessian = min(pieces[piece, 2], i + room), 0, 0
+                while i < end and rows[i] < limit:
+                    if i + 64 < end:
+                        prefetch(node_pairs, rows[i + 64])
+                    pair = own[taken] = node_pairs[rows[i]]
+                    positive += max(pair >> 32, 0)
+                    hessian += pair & 0xFFFFFFFF
+                    i, taken = i + 1, taken + 1
+                if low == 0:
+                    cells[-2] += positive
+                    cells[-1] += hessian
+                ends[piece], filled[piece] = i, filled[piece] + i - begins[piece]
+                if filled[piece] > block:
+                    _empty(scratch[piece], columns, low, high, cells)
+                    filled[piece] = i - begins[piece]
+            left -= taken
+            for column in range(low, high, 4):
+                slot, begin = (column - low) * STRIDE, 0
+                for piece in range(count):
+                    own_rows = rows[begins[piece] : ends[piece]]
+                    end, sums = begin + own_rows.size, scratch[piece, slot : slot + 4 * STRIDE]
+                    _add_four(by_feature, padded[column : column + 4], own_rows, own[begin:end], sums)
+                    begin = end
+        for piece in range(count):
+            _empty(scratch[piece], columns, low, high, out[targets[piece]])
 
 
 @loop
