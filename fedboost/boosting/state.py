@@ -133,7 +133,7 @@ class Scales:
         of_scales = gradient.exponent, gradient.bits, hessian.exponent, hessian.bits
         return [*of_scales, self.threshold, *self.at_risk]
 
-    @property
+    @base.cached
     def packed(self) -> bytes:
         return struct.pack(f">qqqq{1 + len(self.at_risk)}d", *self.to_list())
 

@@ -519,7 +519,8 @@ class EndRoundQuery(base.HasValues, base.BaseQuery):
 
     def metrics_of(self, total: Int64) -> tuple[dict[str, float], dict[str, float]]:
         sums = self.metrics, self.sets, total, self.weight
-        exact, told = metrics.by_set(*sums), metrics.published(*sums)
+        exact = metrics.by_set(*sums)
+        told = metrics.published(*sums, exact)
         if self.risk is None:
             return exact, told
         size = metrics.cells(self.metrics)

@@ -80,6 +80,7 @@ def test_instructions_of_other_cpus_make_the_same_streams(features, tmp_path):
         "NUMBA_CPU_NAME": "generic",
         "NUMBA_CPU_FEATURES": features,
         "FEDBOOST_CACHE": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
     ran = subprocess.run(
         [sys.executable, "-c", program], env=os.environ | changed, capture_output=True, text=True, check=True
