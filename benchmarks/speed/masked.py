@@ -32,7 +32,7 @@ import pyarrow as pa
 from common import LABEL, generate, spread, verdict
 
 import fedboost as fb
-from fedboost.privacy import protections
+from fedboost.privacy import ends
 from fedboost.privacy.ends import OneLegSealer, PlainSealer
 
 EARLY, LATE = 3, 23
@@ -91,8 +91,8 @@ def train(table: pa.Table, parties: int, protection: str, rounds: int) -> tuple[
     )
     spent = [0.0]
     with (
-        mock.patch.object(protections, "OneLegSealer", timed(OneLegSealer, spent)),
-        mock.patch.object(protections, "PlainSealer", timed(PlainSealer, spent)),
+        mock.patch.object(ends, "OneLegSealer", timed(OneLegSealer, spent)),
+        mock.patch.object(ends, "PlainSealer", timed(PlainSealer, spent)),
     ):
         result = fb.simulate(terms, shards)
     seconds = sum(row["seconds"] for row in result.history[EARLY:]) / max(rounds - EARLY, 1)
