@@ -640,17 +640,10 @@ def by_set(
     return out
 
 
-def published(
-    names: tuple[str, ...],
-    sets: tuple[str, ...],
-    total: Int64,
-    weight: Scale,
-    known: Mapping[str, float] | None = None,
-) -> dict[str, float]:
+def published(names: tuple[str, ...], sets: tuple[str, ...], total: Int64, weight: Scale) -> dict[str, float]:
     """Compute the metrics that the analyst receives: like `by_set`, but with DIGITS significant digits, and
-    without sets that may have fewer than MIN_ROWS rows. known: metrics of all sets, if they were computed."""
-    few = (total[: len(sets) * cells(names) : cells(names)] < MIN_ROWS * weight.limit).any()
-    exact = by_set(names, sets, total, weight, MIN_ROWS) if few or known is None else known
+    without sets that may have fewer than MIN_ROWS rows."""
+    exact = by_set(names, sets, total, weight, MIN_ROWS)
     return {name: float(f"{value:.{DIGITS}g}") for name, value in exact.items()}
 
 

@@ -139,14 +139,11 @@ SPLIT_COLUMNS = 5
 BITMAP_BYTES = MAX_CODES // 8
 
 
-class _Columns:
+class _Columns(Iterable[Any]):
     """Base of sequences that are stored as columns. Two are equal if their bytes are."""
 
     __slots__ = ()
     packed: Any
-
-    def __iter__(self) -> Iterator[Any]:
-        raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and self.packed == other.packed

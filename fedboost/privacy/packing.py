@@ -169,8 +169,6 @@ def chunks_of(segments: tuple[Segment, ...], checked: bool = False) -> tuple[Chu
 def _cut(segments: tuple[Segment, ...], checked: bool, full: int) -> tuple[Chunk, ...]:
     chunks: list[list[tuple[int, int]]] = [[]]
     free = full
-    if sum([cells for cells, _ in segments]) <= full:
-        chunks, segments = [[piece for piece in segments if piece.cells]], ()
     for left, bits in segments:
         while left:
             if not free:

@@ -1,6 +1,5 @@
 """Queries about growing trees: histograms, leaf sums, votes for features, and the end of a round."""
 
-import hashlib
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
@@ -20,7 +19,6 @@ from fedboost.gbdt.objectives.built_in import sum_later
 from fedboost.gbdt.objectives.objective import SCALE
 from fedboost.gbdt.sampling import NORM_CELLS
 from fedboost.gbdt.tree import LeafValues, Splits
-from fedboost.privacy import packing
 from fedboost.privacy.packing import Segment
 from fedboost.privacy.protection import HiddenSums
 from fedboost.protocol.contracts import Bound, Only, pieces
@@ -96,16 +94,7 @@ class HistogramQuery(base.BaseQuery):
     def digest(self) -> bytes:
         if self.at_risk:
             return base.digest_of((self, "at_risk", self.at_risk))
-        if self.grouped or self.elected:
-            return base.digest_of((self, "grouped") if self.grouped else self)
-        # What `digest_of` hashes, written down: it is hashed in nearly every turn.
-        gradient, hessian, splits = self.gradient, self.hessian, self.splits
-        scales = (
-            f"('Scale', {gradient.exponent}, {gradient.bits}), ('Scale', {hessian.exponent}, {hessian.bits})"
-        )
-        where = f"{self.rows}, {self.tree}, ('Splits', {splits.size}), {self.nodes}, {self.bins}"
-        header = f"('HistogramQuery', {where}, {scales}, {self.widths!r}, (), {self.threshold!r})".encode()
-        return hashlib.sha256(packing.pack(header, *[splits.packed])).digest()
+        return base.digest_of((self, "grouped")) if self.grouped else base.digest_of(self)
 
     @base.cached
     def cells(self) -> int:
@@ -519,8 +508,7 @@ class EndRoundQuery(base.HasValues, base.BaseQuery):
 
     def metrics_of(self, total: Int64) -> tuple[dict[str, float], dict[str, float]]:
         sums = self.metrics, self.sets, total, self.weight
-        exact = metrics.by_set(*sums)
-        told = metrics.published(*sums, exact)
+        exact, told = metrics.by_set(*sums), metrics.published(*sums)
         if self.risk is None:
             return exact, told
         size = metrics.cells(self.metrics)
