@@ -74,6 +74,8 @@ class Gradients:
         shape = objective.outputs, weight.size
         self.margin: Float64 = allocate(shape, np.dtype(np.float64))
         self.pairs: Int64 = allocate(shape, np.dtype(np.int64))
+        self._every: Mask | None = None
+        """The last mask of `sum_rows` that contains all rows."""
 
     def quantise(
         self, slopes: HasGradients, quantise: Quantise, shift: float = 0.0, reweigh: Reweigh = _unweighted
@@ -133,9 +135,11 @@ class Gradients:
         return self.sum_rows(lambda loss, m, y, w: metrics.sums(names, loss, m, y, w, weight), among)
 
     def sum_rows(self, of_rows: SumOfRows, among: Mask) -> Int64:
+        if among is not self._every and among.all():
+            self._every = among
 
         def sums(block: Block) -> Int64:
-            part = block.only(among)
+            part = block if among is self._every else block.only(among)
             label, weights = self._label[..., part.rows], self._weight[part.rows]
             return of_rows(in_groups(self._objective, part.starts), self._margins(part), label, weights)
 

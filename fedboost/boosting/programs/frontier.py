@@ -243,6 +243,8 @@ class GrowthSettings:
         self.shared = trees.grow_policy == "symmetric"
         """True if all leaves at one level of a tree share one split."""
         self.limits = MIN_GAIN, float(trees.gamma), *categories, trees.max_depth, max_leaves, by_gain
+        self.histograms = np.empty((len(terms.roots), layout.cells), np.int64)
+        """Room for the histograms of a growing tree. It grows in place, and the next tree uses it again."""
 
     def of_tree(self, number: int) -> "GrowthSettings":
         """Return the settings for the trees of one round. In the first `alone_rounds` rounds, the settings
@@ -351,7 +353,7 @@ class Histograms:
     def __init__(self, terms: Terms, ground: GrowthSettings, by_path: bool) -> None:
         roots, features = len(terms.roots), len(ground.sizes)
         self._features = ground.layout.offsets, ground.sizes
-        self.cells, self._size = np.empty((roots, ground.layout.cells), np.int64), roots
+        self.cells, self._size = ground.histograms, roots
         self.known = np.ones((roots * bool(terms.histograms.vote_top_k), features), np.bool_)
         """Features whose histograms a slot contains, bool [slots, features]; empty if it contains all."""
         self.used = np.zeros((roots * by_path, features), np.bool_)
@@ -376,7 +378,7 @@ class Histograms:
         # One open child takes its parent's slot, so only a second open child needs a new slot.
         if both:
             size = self._size + both
-            self.cells = with_room(self.cells, size, spare=False)
+            with_room(self.cells, size, spare=False)
             self.known = with_room(self.known, size, spare=False)
             self.used = with_room(self.used, size, spare=False)
         children, marks = np.empty(len(families) + both, LEAF), (self.known, elected, self.used)

@@ -564,6 +564,16 @@ def check_tree(terms: Terms, tree: int, splits: Splits, values: LeafValues = NO_
         raise Refused("query-splits", f"a tree of depth {terms.trees.max_depth} cannot have these splits")
     if tree == CONSTANT_TREE and size:
         raise Refused("query-splits", "the constant that boosting starts from cannot have splits")
+    if values is not NO_VALUES:
+        _check_values(terms, values)
+    if not CONSTANT_TREE <= tree < terms.trees.rounds:
+        raise Refused(
+            "query-tree",
+            f"the query is about tree {tree}, but the terms have rounds = {terms.trees.rounds}",
+        )
+
+
+def _check_values(terms: Terms, values: LeafValues) -> None:
     if len(values) > terms.max_leaves_per_round:
         raise Refused(
             "query-leaves",
@@ -573,11 +583,6 @@ def check_tree(terms: Terms, tree: int, splits: Splits, values: LeafValues = NO_
         raise Refused("query-leaves", "a leaf has two values")
     if not (np.abs(values.value) <= MAX_LEAF_VALUE).all():
         raise Refused("query-leaves", "a leaf value is not a finite float32")
-    if not CONSTANT_TREE <= tree < terms.trees.rounds:
-        raise Refused(
-            "query-tree",
-            f"the query is about tree {tree}, but the terms have rounds = {terms.trees.rounds}",
-        )
 
 
 def check_splits(terms: Terms, splits: Splits) -> None:

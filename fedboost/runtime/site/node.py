@@ -117,11 +117,14 @@ class Inbox:
 
 # ---- The thread in which a party's sessions compute, next to that of its connection ---------------------
 # One message is handled at a time. A large reply leaves while the next one is computed; small ones leave with
-# the last one, so the connection's thread is woken once. After a hang-up nothing more is computed.
+# the last one, so the connection's thread is woken once. After a hang-up nothing more is computed. Queries
+# about trees of a small table are answered in the connection's thread, without waking another one.
 
 
 LARGE_REPLY = 1 << 16
 """Size in bytes above which a reply is sent at once, instead of together with the last reply."""
+SHORT_SECONDS = 0.02
+"""If an answer took less than this, the next one about a tree is computed in the connection's thread."""
 
 Reply = tuple[messages.FromParty, bytes]
 """A message to the aggregator, and its bytes."""
@@ -137,6 +140,8 @@ class SessionThread:
     def __init__(self) -> None:
         self.hung_up = threading.Event()
         self._thread = ThreadPoolExecutor(1, "session")
+        self._took = SHORT_SECONDS
+        """Seconds that the last answer took."""
 
     def close(self) -> None:
         """End the thread after its current message."""
@@ -146,11 +151,19 @@ class SessionThread:
     async def replies(self, session: PartySession, message: messages.ToParty) -> AsyncGenerator[Reply, None]:
         """Yield the replies to a message as they are computed. Closing the generator early waits until the
         session has stopped computing."""
+        if self._took < SHORT_SECONDS and isinstance(message, messages.Ask) and message.query.tree >= 0:
+            for reply in self._compute(session, message):
+                yield reply
+            return
         early: Early = asyncio.Queue()
         loop = asyncio.get_running_loop()
-        computing = self._thread.submit(self._compute, session, message, early, loop)
+
+        def send(replies: list[Reply] | None) -> None:
+            loop.call_soon_threadsafe(early.put_nowait, replies)
+
+        computing = self._thread.submit(self._compute, session, message, send)
         # Callbacks run in the order of `call_soon_threadsafe`, so None arrives after every early batch.
-        computing.add_done_callback(lambda _: loop.call_soon_threadsafe(early.put_nowait, None))
+        computing.add_done_callback(lambda _: send(None))
         try:
             while (replies := await early.get()) is not None:
                 for reply in replies:
@@ -163,10 +176,13 @@ class SessionThread:
             yield reply
 
     def _compute(
-        self, session: PartySession, message: messages.ToParty, early: Early, loop: asyncio.AbstractEventLoop
+        self,
+        session: PartySession,
+        message: messages.ToParty,
+        send: Callable[[list[Reply]], object] | None = None,
     ) -> list[Reply]:
-        """Handle a message in the thread. Returns the replies that were not sent early."""
-        ready: list[Reply] = []
+        """Handle a message. Returns the replies that were not sent early. send: sends replies early."""
+        ready, began = list[Reply](), time.monotonic()
         # `handle` yields an answer only after the store has recorded it: the answer waits for that write.
         # Once in gRPC's hands, it cannot be recalled. Had it left unrecorded, a restarted site would not know
         # of it, and would answer another question at the same place of the training.
@@ -174,9 +190,11 @@ class SessionThread:
             ready.append((reply, encode_from_party(reply)))
             if self.hung_up.is_set():
                 break  # no one wants the rest
-            if len(ready[-1][1]) > LARGE_REPLY:
-                loop.call_soon_threadsafe(early.put_nowait, ready)
+            if send is not None and len(ready[-1][1]) > LARGE_REPLY:
+                send(ready)
                 ready = []
+        if isinstance(message, messages.Ask):
+            self._took = time.monotonic() - began
         return ready
 
 
