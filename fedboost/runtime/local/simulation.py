@@ -9,7 +9,7 @@ import os
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -32,9 +32,9 @@ from fedboost.protocol.site import KEY_BYTES, Site
 from fedboost.runtime.aggregator.programs import program_of
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.draft import split_by_site
-from fedboost.runtime.data.parquet import ParquetTable, keep, stream_of
+from fedboost.runtime.data.parquet import ParquetFiles, ParquetTable, keep, stream_of
 from fedboost.runtime.data.shard import rows_to_predict, to_shard, with_label_noise
-from fedboost.runtime.data.table import as_table
+from fedboost.runtime.data.table import Table, as_table, source_at
 from fedboost.runtime.data.values import give_back, keep_freed_memory
 from fedboost.runtime.model import Result, finish
 from fedboost.runtime.signed_model import PartyModel, terms_to_predict
@@ -285,7 +285,10 @@ def reader_of(data: object, terms: Terms, name: str, on_table: OnTable | None = 
 
 
 def _read(data: object, terms: Terms, name: str, on_table: OnTable | None = None) -> Shard:
-    table = data if isinstance(data, ParquetTable) else as_table(data)
+    if isinstance(data, str | Path) and isinstance(found := source_at(data), ParquetFiles):
+        table: Table = replace(found.stored(None), in_memory=True)  # read column by column
+    else:
+        table = data if isinstance(data, ParquetTable) else as_table(data)
     shard = to_shard(table, terms, name)
     if on_table is not None:
         on_table(terms, name, table)
