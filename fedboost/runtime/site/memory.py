@@ -157,10 +157,6 @@ def admission(
     )
 
 
-def keep_terms(file: sqlite3.Connection, terms: Terms) -> None:
-    put(file, "terms", terms.digest, terms.canonical())
-
-
 class FileMemory(Store):
     """The SQLite record of one party's sessions with one dataset. Implements `protocol.site.SiteMemory`."""
 
@@ -289,7 +285,7 @@ class FileMemory(Store):
                 self.promise(file, "sessions", *name, *row)
                 put(file, "secrets", *name, os.urandom(site.KEY_BYTES))
                 self.promise(file, "standings", *name, *as_row(b"", site.Standing()), None)
-                keep_terms(file, terms)
+                put(file, "terms", terms.digest, terms.canonical())
             own = self.party, self.dataset, self._names(terms), self.adder
             self.append(file, admission(offer, *own))
             # Within the transaction, so that it reads the rows written above.

@@ -572,7 +572,7 @@ class WorkerRows(SiteRows):
         check_under_workers(terms, self._party)
         site = self.refresh()
         assert site is not None
-        with self._at_hand(), self._counting_misfits(), self._explaining(site):
+        with self._at_hand(), self._explaining(site):
             shares = self._shares(terms)
             load = partial(self._load, terms.canonical(), True)
             self._holder = WorkersHolder(self._engine, shares, load, terms, self._log)
