@@ -53,11 +53,6 @@ def server_credentials(bundle: Bundle) -> Any:
     return grpc.ssl_server_credentials([pair], root_certificates=bundle.roots, require_client_auth=True)
 
 
-def channel_credentials(bundle: Bundle) -> Any:
-    """Return the TLS credentials of a client, who must override the target name."""
-    return grpc.ssl_channel_credentials(bundle.roots, bundle.key, bundle.certificate)
-
-
 def peer_of(auth_context: Mapping[str, Iterable[bytes]], bundle: Bundle, now: datetime) -> Identified:
     """Return the identity of a call's peer. auth_context: result of gRPC's `auth_context()`; now: time at
     which the peer's certificate must be valid. Raises PeerError if the peer has no certificate or is not
@@ -298,7 +293,8 @@ def dial(server: Server, bundle: Bundle | None, over: Any = grpc.aio) -> Any:
         return over.insecure_channel(server.address, options=CLIENT_OPTIONS)
     target, options = server.target
     options += [*CLIENT_OPTIONS, ("grpc.ssl_target_name_override", server.dns_name)]
-    return over.secure_channel(target, channel_credentials(bundle), options=options)
+    credentials = grpc.ssl_channel_credentials(bundle.roots, bundle.key, bundle.certificate)
+    return over.secure_channel(target, credentials, options=options)
 
 
 # ---- Waiting for a server that does not answer ----------------------------------------------------------

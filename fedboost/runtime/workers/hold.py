@@ -293,10 +293,6 @@ def going_to(state: BoostingState) -> bytes:
     return GO_TO + encode_to_party(Introduce((), state))
 
 
-def query_in(content: bytes) -> OfTurn:
-    return cast(OfTurn, cast(Ask, decode_to_party(content)).query)
-
-
 def packed(values: Int64, query: OfTurn) -> bytes:
     """Encode an answer, int64 [query.cells], in the same format as the cells of a message."""
     words: Words = query.to_cells(values).view(np.uint64)
@@ -487,7 +483,7 @@ def _answered(holder: Holder, request: bytes) -> bytes:
             return _DONE
         if kind == HASH:
             return _DONE + holder.rows_hashed(content)
-        query = query_in(content)
+        query = cast(OfTurn, cast(Ask, decode_to_party(content)).query)
         if kind == ANSWER:
             return packed(finished(holder.answering(query)), query)
         if not isinstance(query, VoteQuery) or not isinstance(holder, HorizontalHolder):
