@@ -23,7 +23,7 @@ from pyarrow import csv
 from fedboost.cli.common import Force, Json
 from fedboost.cli.compare import IN_ORDER, one_party
 from fedboost.cli.output import notice, show
-from fedboost.cli.serve import compile_usual, site_and_keys
+from fedboost.cli.serve import can_encrypt, compile_usual, site_and_keys
 from fedboost.cli.train import finish_at_interrupt, notice_not_hidden, progress
 from fedboost.errors import ConfigError, FedboostError
 from fedboost.evaluation import HeldOut, score, score_of, shown_metrics, unprotected
@@ -365,18 +365,9 @@ def columns_terms(apart: Apart, rounds: int, protection: str) -> Terms:
     )
 
 
-def can_encrypt() -> bool:
-    """Return whether the extra `paillier` is installed, which hides the labels from the laboratory."""
-    try:
-        scheme_of("paillier")
-    except ConfigError:
-        return False
-    return True
-
-
 def _of_columns(rounds: int, protection: str | None, out: Path, force: bool, json: bool) -> ColumnsDemo:
     """Run the demo of parties with different columns: train, predict together, and compare."""
-    encrypts, apart = can_encrypt(), patients()
+    encrypts, apart = can_encrypt(), patients()  # encryption hides the labels from the laboratory
     terms = columns_terms(apart, rounds, protection or ("paillier" if encrypts else "plain"))
     files = {party: out / f"{party}.csv" for party in apart.tables}
     tables = {file: apart.tables[party] for party, file in files.items()}

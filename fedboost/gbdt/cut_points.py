@@ -284,18 +284,11 @@ class Quantiles:
         A feature's subcells are allotted to its cells in proportion to their rows. If the feature has more
         bins than it needs, half of the subcells are allotted evenly."""
         offsets, starts, *_ = self._known
-        chosen_widths, subdivisions = np.empty((2, starts.size), np.uint8)
-        chosen = (
-            np.zeros(offsets.size, np.int64),
-            np.empty(starts.size, np.uint32),
-            chosen_widths,
-            subdivisions,
-        )
+        ends, chosen_starts = np.zeros(offsets.size, np.int64), np.empty(starts.size, np.uint32)
+        widths, subdivisions = np.empty((2, starts.size), np.uint8)
+        chosen = ends, chosen_starts, widths, subdivisions
         size = kernels.choose_cells(self._known, self._max_bin, self._budget, self._two_rows, chosen)
-        ends, chosen_starts, *_ = chosen
-        return Grids(
-            ends, chosen_starts[:size].copy(), chosen_widths[:size].copy(), subdivisions[:size].copy()
-        )
+        return Grids(ends, chosen_starts[:size].copy(), widths[:size].copy(), subdivisions[:size].copy())
 
     def cells_of(self, feature: int) -> tuple[Int64, Int64, Int64]:
         """Return a feature's known cells with rows: starts, widths, row counts, int64 [cells] each."""
