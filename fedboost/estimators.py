@@ -39,6 +39,7 @@ from fedboost.gbdt import metrics
 from fedboost.gbdt.objectives import registry
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.protocol.run import Callback
+from fedboost.results.model import metrics_of
 from fedboost.runtime.data.draft import draft_features, split_by_site
 from fedboost.runtime.data.table import as_table
 from fedboost.runtime.data.text import SparseTable
@@ -220,7 +221,6 @@ _BESIDE = ("label", "weight", "row", "validation", "group", "sites")
 """Names of the table columns that are not features. `_unused` makes them distinct from feature names."""
 _IN_TERMS = {"n_estimators": "rounds", "random_state": "seed"}
 _WATCHED = f"{metrics.VALIDATION}-"
-_ACCOUNTED = ("round", "seconds", "bytes")
 
 
 def names_others(init: Callable[..., None]) -> Callable[..., None]:
@@ -419,7 +419,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         def show(row: Mapping[str, float]) -> None:
             number = int(row["round"])
             if options.verbose and (number % options.verbose == 0 or number == terms.trees.rounds - 1):
-                values = (f"{name}:{row[name]:.5f}" for name in metrics.of_all(row) if name not in _ACCOUNTED)
+                values = (f"{name}:{value:.5f}" for name, value in metrics_of(row).items())
                 print("\t".join((f"[{number}]", *values)), flush=True)
 
         result = simulate(

@@ -23,7 +23,7 @@ from pyarrow import csv
 from fedboost.cli.common import Force, Json
 from fedboost.cli.compare import IN_ORDER, one_party
 from fedboost.cli.output import notice, show
-from fedboost.cli.serve import compile_usual, site_and_keys
+from fedboost.cli.serve import can_encrypt, compile_usual, site_and_keys
 from fedboost.cli.train import finish_at_interrupt, notice_not_hidden, progress
 from fedboost.errors import ConfigError, FedboostError
 from fedboost.evaluation import HeldOut, score, score_of, shown_metrics, unprotected
@@ -199,13 +199,8 @@ def _hold_out(table: Any) -> tuple[Any, Any]:
 
 
 def demo_terms(sites: Sites, rounds: int, protection: str | None) -> Terms:
-    """Return the terms of the demo. If sums are encrypted, the terms have a key holder and fewer bins.
-
-    Args:
-        sites: tables from which the columns are drafted.
-        rounds: number of boosting rounds.
-        protection: name of the protection, None for masked.
-    """
+    """Return the terms of the demo, with columns drafted from the tables of the sites. If sums are encrypted,
+    the terms have a key holder and fewer bins. protection: name of the protection, None for masked."""
     draft = draft_schema(pa.concat_tables([*sites.tables.values(), sites.held_out]), LABEL)
     parties, row = list(sites.tables), PROTECTIONS.get(protection or "")
     settings = {
@@ -335,13 +330,7 @@ def _features(table: Any) -> tuple[str, ...]:
 
 def columns_terms(apart: Apart, rounds: int, protection: str) -> Terms:
     """Return the terms of the demo with different columns. The terms use small trees and few bins, because
-    gradients are encrypted row by row.
-
-    Args:
-        apart: tables from which the columns are taken.
-        rounds: number of boosting rounds.
-        protection: name of the protection.
-    """
+    gradients are encrypted row by row."""
     columns = apart.columns
     return Terms.read(
         {
@@ -365,18 +354,9 @@ def columns_terms(apart: Apart, rounds: int, protection: str) -> Terms:
     )
 
 
-def can_encrypt() -> bool:
-    """Return whether the extra `paillier` is installed, which hides the labels from the laboratory."""
-    try:
-        scheme_of("paillier")
-    except ConfigError:
-        return False
-    return True
-
-
 def _of_columns(rounds: int, protection: str | None, out: Path, force: bool, json: bool) -> ColumnsDemo:
     """Run the demo of parties with different columns: train, predict together, and compare."""
-    encrypts, apart = can_encrypt(), patients()
+    encrypts, apart = can_encrypt(), patients()  # encryption hides the labels from the laboratory
     terms = columns_terms(apart, rounds, protection or ("paillier" if encrypts else "plain"))
     files = {party: out / f"{party}.csv" for party in apart.tables}
     tables = {file: apart.tables[party] for party, file in files.items()}

@@ -480,11 +480,17 @@ def _by_columns() -> Iterator[dict[str, Any]]:
     who = {"label_holder": "own", "min_common_rows": 1, "model": "parties", "columns": held}
     yield _settings("binary:logistic", protection="plain", **who)
     yield _settings("binary:logistic", protection="plain", min_rows_per_bin=2, **who)
+    if can_encrypt():
+        yield _settings("binary:logistic", protection="paillier", key_bits=KEY_BITS, **who)
+
+
+def can_encrypt() -> bool:
+    """Return whether the extra `paillier` is installed."""
     try:
         scheme_of("paillier")
     except ConfigError:
-        return
-    yield _settings("binary:logistic", protection="paillier", key_bits=KEY_BITS, **who)
+        return False
+    return True
 
 
 def _settings(objective: str, **settings: Any) -> dict[str, Any]:

@@ -132,7 +132,6 @@ def count_cells(
 
     Args:
         columns: float32 values of each feature.
-        grids: the grid of each column.
         units: int64 [rows], the count of each row; None if every row counts 1.
 
     Returns:
@@ -214,10 +213,8 @@ class Quantiles:
         """Start with the coarse initial grids.
 
         Args:
-            max_bin: maximum number of bins of a feature.
             rows: number of rows. For weighted rows, the largest possible sum of their weights, in units; this
                 sum must be below 2**52.
-            features: number of features.
             among: number of features that share the limit on subcells, including these features (default:
                 only these).
             two_rows: smallest possible sum of two positive row weights, in units; None if every row counts 1.
@@ -284,18 +281,11 @@ class Quantiles:
         A feature's subcells are allotted to its cells in proportion to their rows. If the feature has more
         bins than it needs, half of the subcells are allotted evenly."""
         offsets, starts, *_ = self._known
-        chosen_widths, subdivisions = np.empty((2, starts.size), np.uint8)
-        chosen = (
-            np.zeros(offsets.size, np.int64),
-            np.empty(starts.size, np.uint32),
-            chosen_widths,
-            subdivisions,
-        )
+        ends, chosen_starts = np.zeros(offsets.size, np.int64), np.empty(starts.size, np.uint32)
+        widths, subdivisions = np.empty((2, starts.size), np.uint8)
+        chosen = ends, chosen_starts, widths, subdivisions
         size = kernels.choose_cells(self._known, self._max_bin, self._budget, self._two_rows, chosen)
-        ends, chosen_starts, *_ = chosen
-        return Grids(
-            ends, chosen_starts[:size].copy(), chosen_widths[:size].copy(), subdivisions[:size].copy()
-        )
+        return Grids(ends, chosen_starts[:size].copy(), widths[:size].copy(), subdivisions[:size].copy())
 
     def cells_of(self, feature: int) -> tuple[Int64, Int64, Int64]:
         """Return a feature's known cells with rows: starts, widths, row counts, int64 [cells] each."""
@@ -400,7 +390,6 @@ class CutPoints:
 
         Args:
             columns: float32 values of each feature.
-            allocate: function that allocates the arrays.
             row_sets: number of columns of zeros to append. They will hold row sets (which rows a split sends
                 left), and have no histogram.
             by_row: as in `BinnedRows.of`.

@@ -5,9 +5,9 @@ The entry types also define the lines of the log. Each line is the canonical JSO
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field
 from pydantic.dataclasses import dataclass
@@ -18,6 +18,8 @@ from fedboost.results.base import Part
 from fedboost.terms.reading import Frozen
 from fedboost.terms.session import TASKS
 
+K = TypeVar("K")
+V = TypeVar("V")
 STOPPED, EXPIRED = "this site stopped", "this site's certificate expired"
 """Reasons why a session was paused."""
 UNASKED = frozenset({HELP, OPENINGS, THRESHOLDS})
@@ -191,6 +193,14 @@ class SiteShare(Part):
     in_common: int | None = None
 
 
+def grouped(items: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Return the values of each key, in order. items: pairs (key, value)."""
+    groups: dict[K, list[V]] = {}
+    for key, value in items:
+        groups.setdefault(key, []).append(value)
+    return groups
+
+
 class Session(BaseModel):
     """A session, reconstructed from a log.
 
@@ -272,18 +282,12 @@ class Session(BaseModel):
     @property
     def by_kind(self) -> dict[str, list[Released]]:
         """Maps name of a query or other release -> its releases by the site, ordered by first release."""
-        kinds: dict[str, list[Released]] = {}
-        for release in self.releases:
-            kinds.setdefault(release.what, []).append(release)
-        return kinds
+        return grouped((release.what, release) for release in self.releases)
 
     @property
     def by_receivers(self) -> dict[tuple[str, tuple[str, ...]], list[Sent]]:
         """Maps (kind of content, receivers) -> bytes sent through the aggregator, by first occurrence."""
-        kinds: dict[tuple[str, tuple[str, ...]], list[Sent]] = {}
-        for relay in self.relays:
-            kinds.setdefault((relay.what, relay.to), []).append(relay)
-        return kinds
+        return grouped(((relay.what, relay.to), relay) for relay in self.relays)
 
     @property
     def again(self) -> list[tuple[Released, Released]]:
@@ -301,10 +305,8 @@ class Session(BaseModel):
 
     @property
     def by_turn(self) -> dict[int, list[Released]]:
-        turns: dict[int, list[Released]] = {}
-        for release in sorted(self.answers, key=lambda release: release.turn):
-            turns.setdefault(release.turn, []).append(release)
-        return turns
+        answers = sorted(self.answers, key=lambda release: release.turn)
+        return grouped((release.turn, release) for release in answers)
 
     @property
     def attempts(self) -> tuple[int, int] | None:

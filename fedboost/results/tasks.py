@@ -377,14 +377,7 @@ class Counted(Part):
 
     def fits(self, name: str, values: Sequence[float] | Sequence[str], size: int, rows: int) -> bool:
         """Return whether these are the counts of the column with this name, and each row is counted exactly
-        once.
-
-        Args:
-            name: name of the column.
-            values: its edges or levels.
-            size: number of its bins.
-            rows: total number of rows.
-        """
+        once. values: its edges or levels; size: number of its bins."""
         places = sorted(place for group in self.groups for place in group)
         return (
             self.name == name

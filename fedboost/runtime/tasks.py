@@ -449,9 +449,8 @@ def _simulated(
 ) -> tuple[SignedModel, Traffic]:
     """Run a session in this process and return its signed model and its traffic. by_tables: the parties are
     the tables rather than those in the terms; models: as for `run_session`."""
-    from fedboost.runtime.local import (
-        simulation,
-    )  # late, as it is slow and an aggregator's analyst needs none
+    # Late, as it is slow and an aggregator's analyst needs none.
+    from fedboost.runtime.local import simulation
 
     agreed = simulation.terms_for_tables(terms, shards) if by_tables else terms
     session, meter, _ = simulation.run_session(

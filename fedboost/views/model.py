@@ -444,12 +444,15 @@ def training(end: Training) -> page.Document:
     names = [*dict.fromkeys(name for own in end.party_metrics.values() for name in own)]
     own = {party: end.party_metrics.get(party, {}) for party in model.terms.holders}
     rows = [(party, *(f"{of[n]:.5f}" if n in of else "-" for n in names)) for party, of in own.items()]
+    total = size(sum(each.sent + each.received for each in end.traffic.values()))
+    since = "since the aggregator was restarted" if end.traffic_since_restart else "in all"
+    traffic = page.Figure("traffic", total, since)
     return page.Document(
         "Training",
         "",
         [
             page.Verdict(f"{counted(model.trees, 'tree')}: {_saved(end)}", more=[*_stopped(model)]),
-            page.Figures([*measured, _bytes(end, end.traffic_since_restart)]),
+            page.Figures([*measured, traffic]),
             *([page.Table("Metrics of each party", ["party", *names], rows)] if names else []),
             _traffic(end),
             page.Entries([*_who(end)]),
@@ -471,11 +474,6 @@ def _stopped(model: ModelSummary) -> Iterator[str]:
         yield f"Training stopped after {model.trained} rounds: the best round, {model.kept}, is the last."
     elif model.trained < model.terms.trees.rounds:
         yield f"Training stopped after {model.trained} of {model.terms.trees.rounds} rounds."
-
-
-def _bytes(end: TrainingEnd, since_restart: bool = False) -> page.Figure:
-    total = size(sum(each.sent + each.received for each in end.traffic.values()))
-    return page.Figure("traffic", total, "since the aggregator was restarted" if since_restart else "in all")
 
 
 def _traffic(end: TrainingEnd) -> page.Table:

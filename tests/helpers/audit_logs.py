@@ -7,7 +7,7 @@ from sites import terms
 
 from fedboost.protocol.site import Release, SessionOffer
 from fedboost.runtime.site.audit import read_log
-from fedboost.runtime.site.memory import FileMemory, admission, keep_terms
+from fedboost.runtime.site.memory import FileMemory, admission
 from fedboost.runtime.site.store import NO_ENTRY, Counter, head_of, make_file, open_database, put
 
 PAIR = ("north", "south")
@@ -49,7 +49,7 @@ class AuditLog:
         offer = SessionOffer(session, terms, attempt, analyst)
         event = admission(offer, **about).model_copy(update={"request": request or None})
         with self.memory.transaction() as file:
-            keep_terms(file, terms)
+            put(file, "terms", terms.digest, terms.canonical())
             self.memory.append(file, event)
 
 

@@ -16,12 +16,7 @@ from sites import in_time
 
 from fedboost.errors import ConfigError, PeerError
 from fedboost.privacy.identity import SERVER_NAME, issue, new_root, to_pem
-from fedboost.runtime.net.channel import (
-    channel_credentials,
-    peer_of,
-    server_credentials,
-    tls_fault,
-)
+from fedboost.runtime.net.channel import peer_of, server_credentials, tls_fault
 from fedboost.runtime.net.keys import write_bundle
 from fedboost.runtime.net.routes import Server
 
@@ -134,6 +129,10 @@ async def serving(bundle, credentials=None):
         yield f"127.0.0.1:{port}"
     finally:
         await server.stop(0)
+
+
+def channel_credentials(bundle):
+    return grpc.ssl_channel_credentials(bundle.roots, bundle.key, bundle.certificate)
 
 
 async def call(server, client, credentials=None, options=CLIENT_TLS_OPTIONS):

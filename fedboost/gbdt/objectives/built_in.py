@@ -94,8 +94,20 @@ class Logistic(Objective):
         return 0.5 / norm, 0.25 / norm
 
 
+class _FixedStart(Objective):
+    """Base class of objectives whose initial constant does not depend on sums over the rows."""
+
+    initial = 0.0
+
+    def base_score(self, gradient: float, hessian: float) -> float:
+        return self.initial
+
+    def base_margin_shift(self, gradient: float, hessian: float) -> float:
+        return 0.0
+
+
 @dataclass(frozen=True)
-class Softmax(Objective):
+class Softmax(_FixedStart):
     """multi:softprob: multiclass classification. Labels are 0, 1, ... num_class - 1; predictions are the
     classes' probabilities."""
 
@@ -108,6 +120,7 @@ class Softmax(Objective):
     classes_key = "classes"
     rows_per_hessian = 2
     xgboost_table = "softmax_multiclass_param"
+    initial = 0.5  # as in XGBoost; probabilities depend only on differences of margins
     bounds = 0, -1
     """Exponents for |p - y| <= 1 and for the hessian, which is at most 1/2 (2 p (1 - p), as in XGBoost)."""
     sensitivity = Sensitivity(Bound(1.0, 2.0**0.5, 0.5))
@@ -121,12 +134,6 @@ class Softmax(Objective):
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
         gradient, hessian = kernels.softmax_gradients(margin, label, weight)
         return gradient, hessian
-
-    def base_score(self, gradient: float, hessian: float) -> float:
-        return 0.5  # as in XGBoost; probabilities depend only on differences of margins
-
-    def base_margin_shift(self, gradient: float, hessian: float) -> float:
-        return 0.0
 
     def first_invalid_label(self, label: Float32) -> tuple[int, str] | None:
         valid = (label >= 0) & (label < self.num_class) & (label == np.floor(label))
@@ -343,18 +350,12 @@ def _mean(labels: float, predicted: float) -> float:
 # Gradients depend only on the side of the label on which a margin lies, not on its distance.
 
 
-class _Quantile(Objective):
+class _Quantile(_FixedStart):
     """Base class of objectives whose initial constant is a quantile, found by separate queries."""
 
     label_kind = LabelKind.NUMBER
     rows_per_hessian = 1
     bounds = 0, 0
-
-    def base_score(self, gradient: float, hessian: float) -> float:
-        return 0.0
-
-    def base_margin_shift(self, gradient: float, hessian: float) -> float:
-        return 0.0
 
 
 @dataclass(frozen=True)
@@ -544,7 +545,7 @@ class Risk:
 
 
 @dataclass(frozen=True)
-class Cox(Objective):
+class Cox(_FixedStart):
     """survival:cox: Cox's proportional hazards. The prediction e**margin is the ratio of a row's hazard to
     the hazard of a row with margin 0.
 
@@ -557,6 +558,7 @@ class Cox(Objective):
     """If `sets` is None: bool [rows], True for the rows that can be at risk; None for all rows."""
 
     name = "survival:cox"
+    initial = 1.0  # a constant changes no gradient
     label_kind = LabelKind.INTERVAL
     metrics = ("cox-nloglik",)
     risk_sign = 1
@@ -575,12 +577,6 @@ class Cox(Objective):
         own = risk * hazard[bins]
         # the difference may be negative if one row is nearly all of a risk set, whose sum is rounded
         return own - weight * is_event, np.maximum(own - risk * risk * square[bins], 0.0)
-
-    def base_score(self, gradient: float, hessian: float) -> float:
-        return 1.0  # a constant changes no gradient
-
-    def base_margin_shift(self, gradient: float, hessian: float) -> float:
-        return 0.0
 
     def first_invalid_label(self, label: Float32) -> tuple[int, str] | None:
         time, end = label
@@ -605,7 +601,7 @@ MAX_PAIRS = 1 << 20
 
 
 @dataclass(frozen=True)
-class Ranking(Objective):
+class Ranking(_FixedStart):
     """Base class of ranking objectives (LambdaMART). The label is a row's relevance; the prediction is a
     score that ranks the rows of a group.
 
@@ -626,6 +622,7 @@ class Ranking(Objective):
     """First row of each group, followed by the number of rows: int64 [groups + 1]; None if all rows are one
     group. This is not a parameter: `in_groups` sets it."""
 
+    initial = 0.0  # the gradients of a group sum to 0 for any constant
     label_kind = LabelKind.RELEVANCE
     metrics = ("ndcg",)
     gradient_bits = AMOUNT_BITS
@@ -674,12 +671,6 @@ class Ranking(Objective):
             return label.astype(np.float64)
         out: Float64 = np.ldexp(1.0, label.astype(np.int64)) - 1.0
         return out
-
-    def base_score(self, gradient: float, hessian: float) -> float:
-        return 0.0  # the gradients of a group sum to 0 for any constant
-
-    def base_margin_shift(self, gradient: float, hessian: float) -> float:
-        return 0.0
 
     def first_invalid_label(self, label: Float32) -> tuple[int, str] | None:
         if not self.ndcg_exp_gain:

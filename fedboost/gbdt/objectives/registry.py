@@ -64,9 +64,8 @@ def to_number(kind: object, value: object) -> Any:
     if kind is str:
         return str(value)
     if kind is bool:
-        return bool(
-            ("False", "True", "0", "1").index(str(value)) % 2
-        )  # as in the terms and in XGBoost's file
+        # As in the terms and in XGBoost's file.
+        return bool(("False", "True", "0", "1").index(str(value)) % 2)
     return int(str(value)) if kind is int else float(str(value).strip("[]"))  # XGBoost writes some as lists
 
 

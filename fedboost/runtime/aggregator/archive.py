@@ -85,9 +85,8 @@ class Archive:
     def add(self, session: ActiveSession) -> None:
         try:
             facts, model = facts_of(session)
-            if (
-                self.find(facts.name) is not None
-            ):  # it ended in an earlier process, which recorded all its counts
+            # If it ended in an earlier process, that process recorded all its counts.
+            if self.find(facts.name) is not None:
                 return
             self.ended.insert(0, facts)
             dropped = self._make_room()

@@ -154,9 +154,8 @@ def _whole(text: str) -> str:
 
 
 Reader = Callable[["pa.Table"], Float32]
-NO_LABELS = np.zeros(
-    0, np.float32
-)  # for rows without labels: another party has the labels, or they are predicted
+# For rows without labels: another party has the labels, or they are predicted.
+NO_LABELS = np.zeros(0, np.float32)
 _NAMED_LABELS = {
     "positive": "; set positive under [columns] to the label value that counts as 1",
     "classes": "; set classes under [columns] to the list of label values",
@@ -301,9 +300,8 @@ def _features(table: "Table", readers: Mapping[str, Reader]) -> tuple[Any, ...]:
             for column in stored:
                 column.check()
             return tuple(stored)
-    values = np.empty(
-        (len(readers), table.num_rows), np.float32
-    )  # a single block, which can be returned to the system
+    # A single block, which can be returned to the system.
+    values = np.empty((len(readers), table.num_rows), np.float32)
     for number, read in enumerate(readers.values()):
         if stored:
             stored[number].read_into(values[number])
@@ -609,13 +607,9 @@ LabelReader = Callable[[Terms], Shard]
 
 
 def with_label_noise(read: LabelReader, party: str, key_of: Callable[[Terms], bytes]) -> LabelReader:
-    """Wrap a reader of the label holder's rows so that it adds label noise if the terms require it.
-
-    Args:
-        read: function that reads the rows for given terms.
-        key_of: returns the secret from which the noise is drawn. It must be the same in all sessions, so that
-            the noise cannot be averaged away.
-    """
+    """Wrap a reader of the label holder's rows so that it adds label noise if the terms require it. key_of:
+    returns the secret from which the noise is drawn, which must be the same in all sessions, so that the
+    noise cannot be averaged away."""
 
     def read_noised(terms: Terms) -> Shard:
         shard, epsilon = read(terms), terms.vertical.label_epsilon

@@ -344,10 +344,8 @@ class Delimited(File):
     def _first_line(self) -> str:
         with self.opened() as stream:
             start = stream.read(_HEADER)
-        if self.options.encoding.lower().replace("_", "-") not in (
-            "utf-8",
-            "utf8",
-        ):  # "replace", as the last character may be cut off
+        if self.options.encoding.lower().replace("_", "-") not in ("utf-8", "utf8"):
+            # "replace", as the last character may be cut off.
             return re.split(r"[\r\n]", start.decode(self.options.encoding, "replace"), maxsplit=1)[0]
         if start[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in start[:2]:
             raise ConfigError(

@@ -174,21 +174,19 @@ def write_bundle(folder: Path, key: PrivateKey, certificate: x509.Certificate, r
         CERTIFICATE: (to_pem(certificate), PUBLIC),
         ROOTS: (roots, PUBLIC),
     }
-    _write_folder(
-        folder,
-        files,
-        "already exists, and keys are never overwritten; move it aside to issue a new bundle",
-        False,
-    )
+    _write_folder(folder, files, "issue a new bundle")
 
 
-def _write_folder(folder: Path, files: Mapping[str, tuple[bytes, int]], refusal: str, parents: bool) -> None:
+def _write_folder(folder: Path, files: Mapping[str, tuple[bytes, int]], purpose: str) -> None:
     """Write files to a new folder that only its owner can read. files: maps name -> content and mode;
-    refusal: end of the message if the folder exists; parents: also create its parent folders."""
+    purpose: end of the message if the folder exists."""
     try:
-        folder.mkdir(mode=0o700, parents=parents)
+        folder.mkdir(mode=0o700, parents=True)
     except FileExistsError:
-        raise ConfigError("keys-exist", f"{folder} {refusal}") from None
+        raise ConfigError(
+            "keys-exist",
+            f"{folder} already exists, and keys are never overwritten; move it aside to {purpose}",
+        ) from None
     except OSError as error:
         raise ConfigError("keys-unwritable", f"{folder}: cannot write: {error.strerror}") from None
     try:
@@ -358,12 +356,7 @@ def write_request(folder: Path, name: str, role: str) -> tuple[Path, Certificate
     key, request = new_request(name, role)
     bundle, pem = folder / folder_name(name), request.public_bytes(Encoding.PEM)
     files = {KEY: (key_to_pem(key, NoEncryption()), PRIVATE), REQUEST: (pem, PUBLIC)}
-    _write_folder(
-        bundle,
-        files,
-        "already exists, and keys are never overwritten; move it aside to create a new request",
-        True,
-    )
+    _write_folder(bundle, files, "create a new request")
     return bundle / REQUEST, read_request(pem)
 
 

@@ -49,6 +49,7 @@ from fedboost.results.audit import (
     Sent,
     Session,
     SiteShare,
+    grouped,
 )
 from fedboost.runtime.files import file_errors, write_atomically
 from fedboost.runtime.site.store import (
@@ -467,15 +468,12 @@ def _amount(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
         seen.append(f"{len(by_turn)} questions were asked, but the terms allow only {terms.max_turns}")
     if rounds is not None and ends > rounds + 1:  # the first one sets the constant
         seen.append(f"{ends - 1} rounds were ended, but the terms have only {counted(rounds, 'round')}")
-    more = (
-        []
-        if terms is None
-        else [
-            f"{QUERIES[kind]} ({times[kind]} times, but the terms allow only {most})"
-            for kind, most in allowed_questions(terms).items()
-            if times[kind] > most and kind not in END_OF_ROUND
-        ]
-    )
+    allowed = {} if terms is None else allowed_questions(terms)
+    more = [
+        f"{QUERIES[kind]} ({times[kind]} times, but the terms allow only {most})"
+        for kind, most in allowed.items()
+        if times[kind] > most and kind not in END_OF_ROUND
+    ]
     seen += more
     if not more and terms is not None:
         histograms = _most_in_a_tree(by_turn, frozenset({HistogramQuery.__name__}), terms)
@@ -531,9 +529,9 @@ def warnings_of(sessions: list[Session], admitted: AdmittedTerms) -> list[AuditW
     """Return all warnings about a log, most serious first. admitted: terms of the sessions, by digest."""
     answered = [session for session in sessions if session.answers]
     warnings: list[AuditWarning] = []
-    for same_name in _grouped((session.name, session) for session in answered).values():
+    for same_name in grouped((session.name, session) for session in answered).values():
         warnings += _name_warnings(same_name, admitted)
-        digests = _grouped((session.digest or "", session) for session in same_name)
+        digests = grouped((session.digest or "", session) for session in same_name)
         for digest, same_terms in digests.items():
             known = admitted.get(digest)
             terms = known if isinstance(known, Terms) else None
@@ -545,13 +543,6 @@ def warnings_of(sessions: list[Session], admitted: AdmittedTerms) -> list[AuditW
     warnings += _requests(answered)
     warnings += _unread_terms(sessions, admitted)
     return sorted(warnings, key=lambda warning: [*Kind].index(warning.kind))
-
-
-def _grouped(sessions: Iterable[tuple[str, Session]]) -> dict[str, list[Session]]:
-    groups: dict[str, list[Session]] = {}
-    for key, session in sessions:
-        groups.setdefault(key, []).append(session)
-    return groups
 
 
 # ---- names and attempts -----------------------------------------------------------------------------
@@ -699,7 +690,7 @@ def _group(agreement: Admitted, admitted: AdmittedTerms) -> tuple[frozenset[str]
 
 
 def _requests(sessions: list[Session]) -> Iterator[AuditWarning]:
-    requests = _grouped(
+    requests = grouped(
         (request, session)
         for session in sessions
         for request in {part.admitted.request for part in session.parts if part.admitted}
@@ -718,7 +709,7 @@ def _requests(sessions: list[Session]) -> Iterator[AuditWarning]:
 
 
 def _unread_terms(sessions: list[Session], admitted: AdmittedTerms) -> Iterator[AuditWarning]:
-    faults = _grouped(
+    faults = grouped(
         (str(terms), session)
         for session in sessions
         if isinstance(terms := admitted.get(session.digest or ""), ConfigError)
@@ -773,8 +764,6 @@ def audit_of(
     """Return the audit of a log.
 
     Args:
-        log: path of the log.
-        entries: verified entries of the log.
         sessions: sessions of the log. Their fields about terms and warnings are filled in.
         expected: number of the entry whose hash the reader expected, if any.
         name: session to list answer by answer; None to summarise all sessions.

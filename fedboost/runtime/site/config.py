@@ -286,15 +286,9 @@ def read_party(path: Path, holds_rows: bool | None = True) -> PartyConfig:
         )
     source = _source(config, path)
     elsewhere = source is None or isinstance(source, Database) or is_remote(source)
-    paths = {
-        "data": None if elsewhere else Path(str(source)),
-        "names": config.names,
-        "keys": config.keys,
-        "ca": config.ca,
-        "scratch": config.scratch,
-        "models": config.models,
-        "state": config.state,
-    }
+    keys = "names", "keys", "ca", "scratch", "models", "state"
+    paths = {"data": None if elsewhere else Path(str(source))}
+    paths |= {key: getattr(config, key) for key in keys}
     absolute: dict[str, Path | str | Database | None] = {**from_folder(path, paths)}
     if elsewhere:
         absolute["data"] = source.beside(path.parent) if isinstance(source, Database) else source

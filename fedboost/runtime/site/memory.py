@@ -125,15 +125,9 @@ def admission(
     names: Mapping[str, str] | None = None,
     adder: str = "",
 ) -> Admitted:
-    """Return the audit entry for a session that a site takes part in.
-
-    Args:
-        offer: the session.
-        party: the site's name.
-        dataset: name of the site's dataset.
-        names: names of columns in the site's table, by name in the terms, where the two differ.
-        adder: adder through which the site is connected, if any.
-    """
+    """Return the audit entry for a session that a site takes part in. names: names of columns in the site's
+    table, by name in the terms, where the two differ; adder: adder through which the site is connected, if
+    any."""
     terms, noise = offer.terms, offer.terms.noise
     return Admitted(
         session=offer.session,
@@ -157,10 +151,6 @@ def admission(
     )
 
 
-def keep_terms(file: sqlite3.Connection, terms: Terms) -> None:
-    put(file, "terms", terms.digest, terms.canonical())
-
-
 class FileMemory(Store):
     """The SQLite record of one party's sessions with one dataset. Implements `protocol.site.SiteMemory`."""
 
@@ -174,14 +164,8 @@ class FileMemory(Store):
         clock: Callable[[], str] = now,
     ) -> None:
         """Open an existing memory file. Raises ConfigError if the file cannot be used, e.g. because another
-        process is using it.
-
-        Args:
-            dataset: name of the dataset.
-            budget: privacy budget; None to count without a limit.
-            names: returns the argument `names` of `admission` for given terms.
-            clock: returns the current time, in the format of a log entry.
-        """
+        process is using it. budget: None to count without a limit; names: returns the argument `names` of
+        `admission` for given terms; clock: returns the current time, in the format of a log entry."""
         self.dataset, self.budget = dataset, budget
         self.adder = ""
         """Adder through which the party is connected now, or '' if it is connected to the aggregator."""
@@ -240,13 +224,8 @@ class FileMemory(Store):
 
     def ended(self, session: str, reason: str, paused: bool = False, analyst: str = "") -> None:
         """Record the end of a session in the audit log, unless the session has just recorded it. Raises
-        DurabilityError if it cannot be written.
-
-        Args:
-            reason: why it ended; '' if it ended with a model.
-            paused: record a pause until this site returns, instead of an end.
-            analyst: analyst of a refused session.
-        """
+        DurabilityError if it cannot be written. reason: why it ended, '' if with a model; paused: record a
+        pause until this site returns, instead of an end; analyst: analyst of a refused session."""
         by_itself, self.just_ended = self.just_ended, ""
         if session != by_itself:
             with self.transaction() as file:
@@ -289,7 +268,7 @@ class FileMemory(Store):
                 self.promise(file, "sessions", *name, *row)
                 put(file, "secrets", *name, os.urandom(site.KEY_BYTES))
                 self.promise(file, "standings", *name, *as_row(b"", site.Standing()), None)
-                keep_terms(file, terms)
+                put(file, "terms", terms.digest, terms.canonical())
             own = self.party, self.dataset, self._names(terms), self.adder
             self.append(file, admission(offer, *own))
             # Within the transaction, so that it reads the rows written above.

@@ -286,8 +286,11 @@ class SiteRows:
         last. Raises Refused if the rows do not fit the terms, or are being read."""
         if (table := site or self.table) is None:
             raise Refused("table-reading", f"party {self._party}: its table is being read; try again later")
-        with self._counting_misfits():
-            return self._fit(table, terms)
+        with self._explaining(table), self.reading:
+            mapped = table.under(terms.columns)
+            shard = to_shard(mapped, terms, self._party)
+        self._warn(table, undeclared(mapped, terms.blocks.columns_of(self._party)))
+        return shard
 
     def hold(
         self, terms: Terms, secret: bytes, key_of: KeyOf, model_of: ModelOf, table_of: TableOf
@@ -297,8 +300,6 @@ class SiteRows:
         read or do not fit the terms.
 
         Args:
-            terms: the session's terms.
-            secret: the session's secret.
             key_of: returns the secret for noise on labels.
             model_of: returns this party's part of the model that the session predicts with.
             table_of: returns facts about the table on which the model in the terms was trained.
@@ -307,32 +308,19 @@ class SiteRows:
         return holder_for(read, self._party, self._config.nthread, model_of, table_of)(terms, secret)
 
     @contextmanager
-    def _counting_misfits(self) -> Iterator[None]:
-        try:
-            yield
-        except SchemaMismatch:
-            self._misfits += 1
-            raise
-
-    @contextmanager
     def _explaining(self, site: SiteTable) -> Iterator[None]:
-        """Context manager that adds the columns' names in the table to the private details of refusals."""
+        """Context manager that adds the columns' names in the table to the private details of refusals, and
+        counts misfits."""
         try:
             yield
         except SchemaMismatch as error:
+            self._misfits += 1
             refusal = f"{error.public}; its own log says which column and why"
             raise SchemaMismatch("table-misfit", refusal, site.explained(error.detail)) from None
         except Refused as error:
             raise Refused(
                 error.code, error.public, site.explained(error.detail) + self._renaming(site)
             ) from None
-
-    def _fit(self, site: SiteTable, terms: Terms) -> Shard:
-        with self._explaining(site), self.reading:
-            table = site.under(terms.columns)
-            shard = to_shard(table, terms, self._party)
-        self._warn(site, undeclared(table, terms.blocks.columns_of(self._party)))
-        return shard
 
     def _warn(self, site: SiteTable, strange: Iterable[tuple[str, str, int]]) -> None:
         """Log each column that has undeclared categories, with one such category and the number of rows."""

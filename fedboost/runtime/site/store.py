@@ -252,13 +252,8 @@ class Counter:
 
     def count(self, file: int, head: Head, promises: Sequence[DurableRow], durable: bool) -> None:
         """Append a record to the locked counter file. Raises DurabilityError if the file cannot be written.
-
-        Args:
-            file: descriptor from `held`.
-            head: the store's last entry.
-            promises: durable rows of the transaction.
-            durable: whether to wait until the record is on the disk.
-        """
+        promises: durable rows of the transaction; durable: whether to wait until the record is on the
+        disk."""
         with self.written():
             # A record that a crash cut short stays as an invalid line; the new one begins on its own line.
             if torn := os.fstat(file).st_size > 0:
@@ -318,17 +313,14 @@ def check_counter(path: Path, file: sqlite3.Connection, party: str, may_lack: bo
     accept a missing counter file, as for other parties that share the store."""
     counter = Counter(path, party)
     known = counter.last()  # first: another process may append entries between the two reads
-    if known is None:
-        if head_of(file, party) == NO_ENTRY or may_lack:
-            return
-        fault = (
-            f"there is no {counter.path.name} next to this memory, which was copied without its counter file"
-        )
-    elif follows(file, party, known):
-        return
-    else:
+    if known is not None and not follows(file, party, known):
         raise _older(path, counter, f"entry {known[0]}")
-    raise ConfigError("memory-counter-missing", f"{path}: {fault}; {_PUT_BACK}")
+    if known is None and not may_lack and head_of(file, party) != NO_ENTRY:
+        raise ConfigError(
+            "memory-counter-missing",
+            f"{path}: there is no {counter.path.name} next to this memory, which was copied without its "
+            f"counter file; {_PUT_BACK}",
+        )
 
 
 def _older(path: Path, counter: Counter, lacks: str) -> ConfigError:
@@ -658,9 +650,8 @@ def _check(path: Path, file: sqlite3.Connection, tables: Collection[str]) -> Non
         file.execute(f"PRAGMA {setting}")
     file.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
     about = tuple(file.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
-    schema = file.execute(
-        "SELECT name, sql FROM sqlite_schema"
-    ).fetchall()  # a trigger may have a table's name
+    # Names and definitions, because a trigger may have a table's name.
+    schema = file.execute("SELECT name, sql FROM sqlite_schema").fetchall()
     if about != (APPLICATION, VERSION) or sorted(schema) != sorted(_SCHEMA.items()):
         raise ConfigError(
             "memory-version", f"{path}: {_damaged('was not written by this version of fedboost')}"

@@ -293,10 +293,6 @@ def going_to(state: BoostingState) -> bytes:
     return GO_TO + encode_to_party(Introduce((), state))
 
 
-def query_in(content: bytes) -> OfTurn:
-    return cast(OfTurn, cast(Ask, decode_to_party(content)).query)
-
-
 def packed(values: Int64, query: OfTurn) -> bytes:
     """Encode an answer, int64 [query.cells], in the same format as the cells of a message."""
     words: Words = query.to_cells(values).view(np.uint64)
@@ -371,14 +367,8 @@ class HoldHandler(grpc.GenericRpcHandler):  # type: ignore[misc]
     """The holder's end of the connection: a gRPC handler for one caller, which must send the token."""
 
     def __init__(self, token: str, serve: Any, begun: Any, ended: Any) -> None:
-        """Prepare to serve a single caller.
-
-        Args:
-            token: token that the caller must send.
-            serve: returns the answer to a request.
-            begun: called when the caller connects.
-            ended: called when the caller disconnects.
-        """
+        """Prepare to serve a single caller, who must send this token. serve: returns the answer to a request;
+        begun, ended: called when the caller connects and disconnects."""
         self._token, self._serve, self._begun, self._ended = token, serve, begun, ended
         self._called = False
 
@@ -487,7 +477,7 @@ def _answered(holder: Holder, request: bytes) -> bytes:
             return _DONE
         if kind == HASH:
             return _DONE + holder.rows_hashed(content)
-        query = query_in(content)
+        query = cast(OfTurn, cast(Ask, decode_to_party(content)).query)
         if kind == ANSWER:
             return packed(finished(holder.answering(query)), query)
         if not isinstance(query, VoteQuery) or not isinstance(holder, HorizontalHolder):

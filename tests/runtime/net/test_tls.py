@@ -12,14 +12,26 @@ from dataclasses import replace
 import grpc
 import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
-from key_folders import CLIENT_TLS_OPTIONS, DAY, NOW, OURS, THEIRS, call, fault, made, of_a_hospital, refusal
+from key_folders import (
+    CLIENT_TLS_OPTIONS,
+    DAY,
+    NOW,
+    OURS,
+    THEIRS,
+    call,
+    channel_credentials,
+    fault,
+    made,
+    of_a_hospital,
+    refusal,
+)
 from raised import raised
 from sites import in_time
 
 from fedboost.errors import PeerError
 from fedboost.privacy.identity import Signer, identify, to_pem
 from fedboost.runtime.net import channel
-from fedboost.runtime.net.channel import TlsFault, channel_credentials, peer_of, tls_fault
+from fedboost.runtime.net.channel import TlsFault, peer_of, tls_fault
 from fedboost.runtime.net.keys import Bundle, read_bundle, read_certificates
 from fedboost.runtime.net.routes import Server
 
@@ -278,9 +290,8 @@ async def test_an_aggregator_without_keys_does_not_speak_tls(hub, north):
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     address = f"127.0.0.1:{port}"
-    async with grpc.aio.secure_channel(
-        address, channel_credentials(bundle), options=CLIENT_TLS_OPTIONS
-    ) as opened:
+    credentials = channel_credentials(bundle)
+    async with grpc.aio.secure_channel(address, credentials, options=CLIENT_TLS_OPTIONS) as opened:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await opened.unary_unary("/test/Who")(b"")
     seen = await asyncio.to_thread(tls_fault, Server(address), bundle)
