@@ -82,6 +82,7 @@ class HeldOut:
         Args:
             margin: float64 [rows] or [outputs, rows].
             terms: terms of the model, which define its loss.
+            names: names of the metrics.
             groups: row indices or slice of each group (default: one group of all rows).
 
         Returns:

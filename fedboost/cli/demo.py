@@ -199,8 +199,13 @@ def _hold_out(table: Any) -> tuple[Any, Any]:
 
 
 def demo_terms(sites: Sites, rounds: int, protection: str | None) -> Terms:
-    """Return the terms of the demo, with columns drafted from the tables of the sites. If sums are encrypted,
-    the terms have a key holder and fewer bins. protection: name of the protection, None for masked."""
+    """Return the terms of the demo. If sums are encrypted, the terms have a key holder and fewer bins.
+
+    Args:
+        sites: tables from which the columns are drafted.
+        rounds: number of boosting rounds.
+        protection: name of the protection, None for masked.
+    """
     draft = draft_schema(pa.concat_tables([*sites.tables.values(), sites.held_out]), LABEL)
     parties, row = list(sites.tables), PROTECTIONS.get(protection or "")
     settings = {
@@ -330,7 +335,13 @@ def _features(table: Any) -> tuple[str, ...]:
 
 def columns_terms(apart: Apart, rounds: int, protection: str) -> Terms:
     """Return the terms of the demo with different columns. The terms use small trees and few bins, because
-    gradients are encrypted row by row."""
+    gradients are encrypted row by row.
+
+    Args:
+        apart: tables from which the columns are taken.
+        rounds: number of boosting rounds.
+        protection: name of the protection.
+    """
     columns = apart.columns
     return Terms.read(
         {

@@ -177,11 +177,16 @@ def predicted_jointly(
     over chunks of output columns. If a party does not have all rows, a notice reports how many it has.
 
     Args:
+        part: this party's part of the model.
+        party: this site's configuration file.
         source: location of the table, used instead of `data` in the configuration file.
+        read: options for reading the table.
         table: the same table, from which the columns in `keep` are copied to the output.
+        keep: names of the columns to copy.
         reasons: True to add what each party contributes to the margin.
         min_common_rows: minimum number of the table's rows that each other party must have; None: as in
             training.
+        wait: seconds to wait for the aggregator.
         insecure_loopback: True to connect without keys, on this machine only.
     """
     table.check_known([*keep])  # before a session starts

@@ -125,9 +125,19 @@ def rows_as_in_file(table: Any, terms: Terms, data: object) -> Iterator[None]:
 
 
 def rows_of_sites(terms: Terms, terms_file: Path, table: Any, data: object, column: str) -> dict[str, Any]:
-    """Split a table by the column that contains the site of each row, which is kept in the rows if the terms
-    use it. Returns site -> its rows. Prints a notice if names of sites differ only in whitespace or case.
-    Raises ConfigError if the sites are not the parties in the terms, or the table is sparse."""
+    """Split a table by the column that contains the site of each row. Returns site -> its rows. Prints a
+    notice if names of sites differ only in whitespace or case.
+
+    Args:
+        terms: the terms. If they use the column, it is kept in the rows.
+        terms_file: path of the terms, for messages.
+        table: the rows of all sites.
+        data: location of the table, for messages.
+        column: name of the column.
+
+    Raises:
+        ConfigError: the sites are not the parties in the terms, or the table is sparse.
+    """
     if isinstance(table, SparseTable):
         raise ConfigError(
             "table-sparse-sites",
@@ -223,8 +233,15 @@ def save(model: SignedModel, out: Path | None, reproducible: bool = False) -> No
 def show_end(
     json: bool, model: SignedModel, traffic: Traffic, file: Path | None, since_restart: bool = False
 ) -> None:
-    """Print the summary of a training run. file: path of the saved model, None if it was not saved;
-    since_restart: True if the aggregator restarted, so that `traffic` covers only the time since then."""
+    """Print the summary of a training run.
+
+    Args:
+        json: True to print JSON instead of text.
+        model: the trained model.
+        traffic: bytes by party.
+        file: path of the saved model, None if it was not saved.
+        since_restart: True if the aggregator restarted, so that `traffic` covers only the time since then.
+    """
     saved_as = str(file) if file else None
     end = EndOfTraining.of(model.outline, traffic, saved_as, traffic_since_restart=since_restart)
     show(json, [end.summary], end_of_training(end))
@@ -243,8 +260,14 @@ def check_outputs(agreed: Terms, out: Path, report: Path | None, terms: Path, fo
 
 
 def write_report(page: Path, model: SignedModel, session: Training, keys: Path | None) -> None:
-    """Write the report of a trained model, which must be whole. session: the session that trained it; its
-    traffic and time are shown; keys: folder with the analyst's keys, None to leave signatures unchecked."""
+    """Write the report of a trained model.
+
+    Args:
+        page: path of the HTML page.
+        model: the model, which must be whole.
+        session: the session that trained it; its traffic and time are shown.
+        keys: folder with the analyst's keys, to check the signatures; None to leave them unchecked.
+    """
     assert isinstance(model, Model)
     signatures = None if keys is None else signature_facts(model, keys)
     traffic, history = session.traffic, session.history
@@ -431,8 +454,14 @@ def finish_at_interrupt(finish: Callable[[], None] = lambda: None) -> Iterator[I
 
 
 def follow(training: Training, terms: Terms, json: bool, on_row: Draw) -> None:
-    """Show the progress of a session until it ends, or until Ctrl-C. json: True to print rounds as JSON;
-    on_row: called with each row of the history."""
+    """Show the progress of a session until it ends, or until Ctrl-C.
+
+    Args:
+        training: the session.
+        terms: its terms.
+        json: True to print rounds as JSON.
+        on_row: function to call with each row of the history.
+    """
     try:
         with finish_at_interrupt(training.finish) as interruption, progress(terms, json) as draw:
             for row in training:

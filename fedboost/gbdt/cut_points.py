@@ -132,6 +132,7 @@ def count_cells(
 
     Args:
         columns: float32 values of each feature.
+        grids: the grid of each column.
         units: int64 [rows], the count of each row; None if every row counts 1.
 
     Returns:
@@ -213,8 +214,10 @@ class Quantiles:
         """Start with the coarse initial grids.
 
         Args:
+            max_bin: maximum number of bins of a feature.
             rows: number of rows. For weighted rows, the largest possible sum of their weights, in units; this
                 sum must be below 2**52.
+            features: number of features.
             among: number of features that share the limit on subcells, including these features (default:
                 only these).
             two_rows: smallest possible sum of two positive row weights, in units; None if every row counts 1.
@@ -390,6 +393,7 @@ class CutPoints:
 
         Args:
             columns: float32 values of each feature.
+            allocate: function that allocates the arrays.
             row_sets: number of columns of zeros to append. They will hold row sets (which rows a split sends
                 left), and have no histogram.
             by_row: as in `BinnedRows.of`.

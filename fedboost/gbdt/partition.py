@@ -231,8 +231,14 @@ class Bins:
         row_sets: int = 0,
         by_row: bool = True,
     ) -> "Bins":
-        """Bin the rows of these columns. columns: float32 values of each feature; row_sets, by_row: as in
-        `CutPoints.bin_rows`."""
+        """Bin the rows of these columns.
+
+        Args:
+            columns: float32 values of each feature.
+            cut_points: bins of the features.
+            allocate: function that allocates the arrays.
+            row_sets, by_row: as in `CutPoints.bin_rows`.
+        """
         layout = Layout.of(cut_points)
         decisions = layout.with_row_sets(row_sets) if row_sets else layout
         rows = cut_points.bin_rows(columns, threads, allocate, row_sets, by_row)

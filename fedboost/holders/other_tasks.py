@@ -76,8 +76,14 @@ def measured_rows(
     terms: Terms, read: Callable[[Terms], Shard], rows: int, name: str, table_of: TableOf | None
 ) -> MeasuredRows:
     """Return the rows of a party on which a session evaluates a model. Raises Refused if these rows cannot be
-    determined. table_of: returns the training table recorded in the site's memory file; None in a single
-    process, where the tables are assumed to be the training tables."""
+    determined.
+
+    Args:
+        read: returns the rows under the given terms.
+        rows: number of all rows.
+        table_of: returns the training table recorded in the site's memory file. None in a single process,
+            where the tables are assumed to be the training tables.
+    """
     trained, kind = terms.trained, terms.evaluation.evaluate_rows
     if trained is None or trained.blocks:
         return MeasuredRows(None, 0, rows)
@@ -238,8 +244,13 @@ def _by_risk(
 def measured(
     query: EvaluationQuery, gradients: Gradients, rows: int, masks: Sequence[Mask] = (), name: str = ""
 ) -> Int64:
-    """Return the answer to the second query of an evaluation, int64 [query.cells]. masks: the rows with each
-    level of the subgroup columns, bool [rows] each."""
+    """Return the answer to the second query of an evaluation, int64 [query.cells].
+
+    Args:
+        gradients: labels, weights and margins of the rows.
+        rows: number of rows.
+        masks: mask of the rows with each level of the subgroup columns, bool [rows] each.
+    """
     everybody = np.ones(rows, np.bool_)
     of_set = partial(_of_set, query)
     parts = [gradients.sum_rows(of_set, among) for among in (everybody, *masks)]
@@ -449,8 +460,14 @@ def count_bins(
     columns: Sequence[Column],
     base_margin: Float32 | None,
 ) -> Int64:
-    """Count rows by bin of each feature and of the score, at the end of training. base_margin: initial
-    margins, float32 [rows], or None for 0."""
+    """Count rows by bin of each feature and of the score, at the end of training.
+
+    Args:
+        terms: terms under which the model is trained.
+        state: state of the training.
+        columns: values of each feature.
+        base_margin: initial margins, float32 [rows], or None for 0.
+    """
     assert state.start is not None
     cut_points, constant = state.start.cut_points, state.rounds[0].values.value[0]
     trees, earlier = tuple(state.trees(query.rounds, cut_points.cuts)), terms.earlier

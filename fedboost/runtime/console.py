@@ -321,8 +321,19 @@ class Console(WebApp):
         refusals: Refusals,
         log: Any,
     ) -> None:
-        """Start listening on the configured address. Raises ConfigError if the address or the token file
-        cannot be used, or if keys or tokens are missing although the address is not a loopback address."""
+        """Start listening on the configured address.
+
+        Args:
+            config: address and token file.
+            bundle: the aggregator's certificate and key, or None.
+            queries: source of the displayed data.
+            refusals: rate-limited log of refused requests.
+            log: structlog logger.
+
+        Raises:
+            ConfigError: the address or the token file cannot be used, or keys or tokens are missing although
+                the address is not a loopback address.
+        """
         local = is_loopback(config.listen)
         if not local and bundle is None:
             raise ConfigError(

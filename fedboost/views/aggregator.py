@@ -129,7 +129,13 @@ def members(
     caption: str, listed: Sequence[Member], awaited: Collection[str] = (), folded: bool | None = None
 ) -> Table:
     """Return a table of members: first those that a session waits for, then absent ones, then the others.
-    awaited: names of the parties that a session waits for; folded: as for `Table`."""
+
+    Args:
+        caption: caption of the table.
+        listed: the members to show.
+        awaited: names of the parties that a session waits for.
+        folded: as for `Table`.
+    """
     ordered = sorted(listed, key=lambda each: (each.name not in awaited, bool(each.since), each.name))
     rows = [
         (

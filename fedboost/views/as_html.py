@@ -236,7 +236,9 @@ def served_page(
     """Return a document as an HTML page that a process serves.
 
     Args:
+        process: the process.
         path: path of the page.
+        document: content of the page.
         caller: text about who is logged in, shown next to the log-out button. "" for no button.
         key: hidden form field that is sent with the button.
         live: True to include the script that updates the page, and to announce the lead to screen readers.
@@ -267,8 +269,13 @@ def served_page(
 
 
 def refused(process: Served, status: int, reason: str) -> str:
-    """Return the page for a refused request, with a login form if the status is 401 (the token is missing).
-    reason: why the request was refused, as a clause."""
+    """Return the page for a refused request, with a login form if the token is missing.
+
+    Args:
+        process: the process.
+        status: HTTP status code; 401 shows the login form.
+        reason: why the request was refused, as a clause.
+    """
     content = [element("p", f"{capital(reason)}.", role="alert")]
     if status != 401:
         return served_page(process, "", Document(f"Refused ({status})", "", content))

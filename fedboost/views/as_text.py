@@ -18,9 +18,13 @@ MAX_ROWS = 40
 def text(
     document: page.Document, more: str = "the report (--report FILE) shows", full: bool = False
 ) -> Iterator[Printed]:
-    """Render a document for a terminal, piece by piece. more: start of the last sentence, e.g. "--full
-    shows"; a list of what is not shown follows it. full: True to show everything, including what a page
-    folds."""
+    """Render a document for a terminal, piece by piece.
+
+    Args:
+        document: the document.
+        more: start of the last sentence, e.g. "--full shows"; a list of what is not shown follows it.
+        full: True to show everything, including what a page folds.
+    """
     if not isinstance(document.blocks[0], page.Verdict):  # a verdict replaces the lead
         yield one_line(document.lead)
         yield ""

@@ -80,7 +80,13 @@ class Reader:
 
     async def run(self, caller: str, size: int, read: Callable[[], T]) -> T:
         """Call `read` in a thread, and return its result or raise its exception. For each caller, only one
-        call of `read` runs at a time. size: number of bytes that `read` parses."""
+        call of `read` runs at a time.
+
+        Args:
+            caller: name of the caller.
+            size: number of bytes that `read` parses.
+            read: function that parses the text.
+        """
         turn = self._turns.setdefault(caller, asyncio.Lock())
         await turn.acquire()
 

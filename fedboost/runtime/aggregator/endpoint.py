@@ -27,6 +27,8 @@ class Endpoint:
         listen: address to listen on, HOST:PORT.
         bundle: the server's key bundle, or None to serve without encryption.
         methods: name of a method of fedboost's service -> its handler.
+        admission: admits calls.
+        refusals: logs refused callers.
         connections: maximum number of connections.
         tunnels: further addresses, at which tunnels arrive, if any.
     """

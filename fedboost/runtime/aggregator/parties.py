@@ -536,8 +536,15 @@ def check_signed(
     trust: Trust | None, terms: Terms | str, request: Request | None, analyst: str, wish: bytes
 ) -> None:
     """Raise Refused unless the calling analyst signed these terms for this purpose. Does nothing if the
-    aggregator runs without keys, i.e. has no `trust`. terms: the terms; or their text, if the signature is
-    checked before the text is parsed; wish: the purpose, such as a session or a preflight check."""
+    aggregator runs without keys.
+
+    Args:
+        trust: the consortium's roots, or None if the aggregator runs without keys.
+        terms: the terms; or their text, if the signature is checked before the text is parsed.
+        request: the signature.
+        analyst: name of the calling analyst.
+        wish: the purpose, such as a session or a preflight check.
+    """
     if trust is None:
         return
     signer = ""

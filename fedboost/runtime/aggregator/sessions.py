@@ -396,9 +396,14 @@ class ActiveSession:
                 self._log.info("goes on", turn=self.session.turn)
 
     def handle_sum(self, frame: RegionSum, sizes: dict[str, int], last: str) -> None:
-        """Handle a part of an adder's sum. sizes: party -> bytes of its report, for all parties of the sum;
-        last: the party that completed the part. Raises PeerError, which concerns the adder, if the sum must
-        not be added."""
+        """Handle a part of an adder's sum.
+
+        Args:
+            frame: the sum.
+            sizes: party -> bytes of its report, for all parties of the sum.
+            last: the party that completed the part.
+
+        Raises PeerError, which concerns the adder, if the sum must not be added."""
         if self.over or not self._joined.issuperset(sizes):
             return  # left over from the previous session
         for party, size in sizes.items():

@@ -42,6 +42,7 @@ class Tunnels:
         config: addresses and TLS files.
         port: loopback port to which tunnels are connected.
         connections: maximum number of direct connections.
+        refusals: logs refused callers.
     """
 
     def __init__(self, config: TunnelsConfig, port: int, connections: int, refusals: Refusals) -> None:

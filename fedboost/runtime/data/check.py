@@ -549,6 +549,7 @@ def oddities(
     """Return all findings about a table's label and features.
 
     Args:
+        label: name of the label column.
         aside: columns that are not features. Only the spelling of their values is checked.
         classes: True if a numeric label denotes classes.
         whole: the whole table, if `table` is a sample of its rows.
@@ -713,6 +714,7 @@ def check(
         source: name of the table in the result.
         label: name of the label column; ignored if terms are given.
         terms: if given, check only the columns that the terms name, and that they fit the terms.
+        exclude: columns that are not features.
         party: owner of the table, if parties hold different columns.
     """
     rows = _rows(table, MAX_STORED_ROWS)

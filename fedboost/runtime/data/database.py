@@ -195,6 +195,8 @@ def with_query(
     """Return a copy of the database that includes the query.
 
     Args:
+        query: the query, or None.
+        query_file: file that contains the query, or None.
         key: option or key with which users specify the query: `--query`, or `query` in a file.
         where: name of the file with this key, as a prefix for error messages, or "" for a command option.
 

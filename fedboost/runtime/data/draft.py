@@ -223,6 +223,7 @@ def split_by_weights(
     """Shuffle the rows and split them among parties in proportion to positive weights.
 
     Args:
+        names: names of the parties.
         weights: relative number of rows of each party. Each party gets at least one row.
         seed: seed of the shuffle, at least 0.
         group: column of group names. All rows of a group go to one party, in their original order.
@@ -445,6 +446,7 @@ def draft_offer(
     """Draft an offer of every usable column of a table.
 
     Args:
+        holder: name of the party that holds the table.
         alias: if given, columns are offered as ALIAS.1, ALIAS.2, ... and levels as 1, 2, ...
         exclude: columns that are not offered.
         min_rows: minimum number of rows per level. Rarer levels are omitted.
@@ -491,6 +493,8 @@ def with_offers(draft: Draft, label_holder: str, table: str, offers: Sequence[tu
     """Add the columns of other parties' offers to a draft.
 
     Args:
+        draft: draft of the label holder's table.
+        label_holder: name of the label holder.
         table: name of the label holder's table, for messages.
         offers: file and content of each offer.
 

@@ -387,8 +387,13 @@ def check_encrypted(parts: SplitResult, source: str) -> None:
 
 def fetch(parts: SplitResult, source: str, folder: Path | None) -> "Callable[[], pa.NativeFile]":
     """Return a function that opens the file at an https:// address. The file is downloaded once, on the first
-    call, into an unlinked temporary file. Raises ConfigError if the address is not encrypted. source: the
-    address as shown in messages; folder: where the temporary file is (default: the system's)."""
+    call, into an unlinked temporary file. Raises ConfigError if the address is not encrypted.
+
+    Args:
+        parts: the parsed address.
+        source: the address as shown in messages.
+        folder: folder for the temporary file (default: the system's).
+    """
     check_encrypted(parts, source)
     lock, kept = threading.Lock(), list[Any]()
 

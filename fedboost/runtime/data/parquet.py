@@ -437,8 +437,14 @@ def _opened(location: Location, metadata: Any = None, mapped: bool = False) -> "
 
 
 def check_same_names(shown: str, names: Sequence[str], first: str, expected: Sequence[str]) -> None:
-    """Raise ConfigError unless a file has the same columns as the first file, in any order. shown, first:
-    names of the two files, for messages."""
+    """Raise ConfigError unless a file has the same columns as the first file, in any order.
+
+    Args:
+        shown: name of the file, for messages.
+        names: column names of the file.
+        first: name of the first file, for messages.
+        expected: column names of the first file.
+    """
     if (absent := next((name for name in expected if name not in names), None)) is not None:
         raise ConfigError(
             "table-column-missing", f"{shown}: column {absent!r} is missing, but {first} has it"

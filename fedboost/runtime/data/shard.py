@@ -607,9 +607,13 @@ LabelReader = Callable[[Terms], Shard]
 
 
 def with_label_noise(read: LabelReader, party: str, key_of: Callable[[Terms], bytes]) -> LabelReader:
-    """Wrap a reader of the label holder's rows so that it adds label noise if the terms require it. key_of:
-    returns the secret from which the noise is drawn, which must be the same in all sessions, so that the
-    noise cannot be averaged away."""
+    """Wrap a reader of the label holder's rows so that it adds label noise if the terms require it.
+
+    Args:
+        read: function that reads the rows for given terms.
+        key_of: returns the secret from which the noise is drawn. It must be the same in all sessions, so that
+            the noise cannot be averaged away.
+    """
 
     def read_noised(terms: Terms) -> Shard:
         shard, epsilon = read(terms), terms.vertical.label_epsilon

@@ -65,6 +65,7 @@ def source_at(
     Args:
         source: path of a file, folder or glob of Parquet files, an s3:// or https:// address, or a
             `Database`.
+        options: how to read a file.
         scratch: folder for the temporary copy of a downloaded file.
 
     Raises:

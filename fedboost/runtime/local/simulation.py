@@ -247,9 +247,14 @@ class _Node:
 def sites_of(
     terms: Terms, holders: Mapping[str, Callable[[Terms, bytes], Holder]], parts: dict[str, Part]
 ) -> dict[str, Site]:
-    """Return a simulated `Site` for each party of the terms, including a key holder that has no rows. If the
-    terms require keys, the sites get keys of an in-memory consortium. parts: filled with each party's part of
-    the model."""
+    """Return a simulated `Site` for each party of the terms, including a key holder that has no rows.
+
+    Args:
+        terms: terms of the session. If these require keys, the sites get keys of an in-memory consortium.
+        holders: party name -> function that creates its holder (the code that computes answers from its
+            rows).
+        parts: dict that is filled with each party's part of the model.
+    """
     credentials: dict[str, Credentials] = {}
     if terms.protection.hides or any(map(terms.relays_to, terms.parties)):
         now = datetime.now(UTC)

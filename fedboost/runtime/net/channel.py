@@ -258,8 +258,14 @@ def explained(error: Any, who: str) -> FedboostError:
 
 
 def unanswered(server: Server, wait: float, fault: TlsFault | None, advice: str) -> ConfigError:
-    """Return the error to raise if a server has not answered for `wait` seconds. fault: the last known
-    reason, if any; advice: what the user should do, as the end of a sentence."""
+    """Return the error to raise if a server has not answered.
+
+    Args:
+        server: the server.
+        wait: number of seconds waited.
+        fault: the last known reason, if any.
+        advice: what the user should do, as the end of a sentence.
+    """
     if fault is None and server.adder:
         return ConfigError(
             "adder-unreachable", f"no adder answers at {server.address} (waited {wait:g} s); {advice}"
@@ -274,8 +280,13 @@ def unanswered(server: Server, wait: float, fault: TlsFault | None, advice: str)
 
 def dial(server: Server, bundle: Bundle | None, over: Any = grpc.aio) -> Any:
     """Open a gRPC channel to an aggregator, or to an adder. Without a bundle, the channel is not encrypted
-    and neither end is authenticated. Raises ConfigError if it then would use a proxy. over: `grpc.aio` for
-    use with asyncio, `grpc` for blocking calls."""
+    and neither end is authenticated. Raises ConfigError if it then would use a proxy.
+
+    Args:
+        server: the server.
+        bundle: certificate and key of the caller, or None.
+        over: `grpc.aio` for use with asyncio, `grpc` for blocking calls.
+    """
     if bundle is None:  # what is not encrypted must not leave this machine
         if server.proxy is not None:
             raise ConfigError("proxy-without-keys", "without keys, a proxy could read all; remove `proxy`")
@@ -422,6 +433,9 @@ def stream(
 
     Args:
         method: name of the gRPC method, e.g. TRAIN.
+        server: the aggregator or adder.
+        bundle: certificate and key of the caller, or None for an unencrypted connection.
+        request: the encoded request.
         wait: maximum time in seconds to wait for a connection.
         patience: maximum time in seconds for the call, or None.
         on_reached: called with False repeatedly while the server does not answer, starting after

@@ -31,9 +31,17 @@ Found = Iterator[tuple[str, object]]
 
 
 def follow(server: Server, bundle: Bundle, idle: int, note: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Return the steps of the way to a server, up to the first error. idle: seconds to watch a silent
-    connection, or 0; note: called with a sentence about the progress while a connection is watched. Raises
-    ConfigError if the authorities of a tunnel cannot be read."""
+    """Return the steps of the way to a server, up to the first error.
+
+    Args:
+        server: the aggregator or adder.
+        bundle: certificate and key of the caller.
+        idle: seconds to watch a silent connection, or 0.
+        note: called with a sentence about the progress while a connection is watched.
+
+    Raises:
+        ConfigError: the authorities of a tunnel cannot be read.
+    """
     proxy, (host, port), steps = urlsplit(server.proxy_url), server.place, list[dict[str, Any]]()
     first = (proxy.hostname, proxy.port or 80) if proxy.hostname else server.place
     known = {"server": str(server), "role": server.role, "host": host, "port": port, "name": first[0]}

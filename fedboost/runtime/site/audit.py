@@ -764,6 +764,8 @@ def audit_of(
     """Return the audit of a log.
 
     Args:
+        log: path of the log.
+        entries: verified entries of the log.
         sessions: sessions of the log. Their fields about terms and warnings are filled in.
         expected: number of the entry whose hash the reader expected, if any.
         name: session to list answer by answer; None to summarise all sessions.

@@ -125,9 +125,15 @@ def admission(
     names: Mapping[str, str] | None = None,
     adder: str = "",
 ) -> Admitted:
-    """Return the audit entry for a session that a site takes part in. names: names of columns in the site's
-    table, by name in the terms, where the two differ; adder: adder through which the site is connected, if
-    any."""
+    """Return the audit entry for a session that a site takes part in.
+
+    Args:
+        offer: the session.
+        party: the site's name.
+        dataset: name of the site's dataset.
+        names: names of columns in the site's table, by name in the terms, where the two differ.
+        adder: adder through which the site is connected, if any.
+    """
     terms, noise = offer.terms, offer.terms.noise
     return Admitted(
         session=offer.session,
@@ -164,8 +170,14 @@ class FileMemory(Store):
         clock: Callable[[], str] = now,
     ) -> None:
         """Open an existing memory file. Raises ConfigError if the file cannot be used, e.g. because another
-        process is using it. budget: None to count without a limit; names: returns the argument `names` of
-        `admission` for given terms; clock: returns the current time, in the format of a log entry."""
+        process is using it.
+
+        Args:
+            dataset: name of the dataset.
+            budget: privacy budget; None to count without a limit.
+            names: returns the argument `names` of `admission` for given terms.
+            clock: returns the current time, in the format of a log entry.
+        """
         self.dataset, self.budget = dataset, budget
         self.adder = ""
         """Adder through which the party is connected now, or '' if it is connected to the aggregator."""
@@ -224,8 +236,13 @@ class FileMemory(Store):
 
     def ended(self, session: str, reason: str, paused: bool = False, analyst: str = "") -> None:
         """Record the end of a session in the audit log, unless the session has just recorded it. Raises
-        DurabilityError if it cannot be written. reason: why it ended, '' if with a model; paused: record a
-        pause until this site returns, instead of an end; analyst: analyst of a refused session."""
+        DurabilityError if it cannot be written.
+
+        Args:
+            reason: why it ended; '' if it ended with a model.
+            paused: record a pause until this site returns, instead of an end.
+            analyst: analyst of a refused session.
+        """
         by_itself, self.just_ended = self.just_ended, ""
         if session != by_itself:
             with self.transaction() as file:

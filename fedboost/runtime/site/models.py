@@ -163,8 +163,15 @@ def signers_at(config: PartyConfig, terms: Terms, credentials: Credentials | Non
 def signers_of(
     terms: Terms, wanted: Collection[str], roots: bytes, now: datetime, denied: Collection[str]
 ) -> frozenset[str]:
-    """Return the wanted parties whose signature on the model in these terms is valid. roots: trusted root
-    certificates, PEM; denied: serial numbers of certificates to reject."""
+    """Return the wanted parties whose signature on the model in these terms is valid.
+
+    Args:
+        terms: terms that contain a model to evaluate.
+        wanted: names of parties.
+        roots: trusted root certificates, PEM.
+        now: the current time.
+        denied: serial numbers of certificates to reject.
+    """
     trained, session = terms.trained, _session(terms)
     if trained is None or terms.xgb_model is None or session is None:
         return frozenset()

@@ -667,6 +667,8 @@ def predict_with_parties(
     Args:
         config: the label holder's configuration, with the rows to predict as its `data`.
         bundle: the label holder's keys; None if there are no keys.
+        model: the label holder's part of the model.
+        log: logger of the party.
         wait: seconds to wait for an aggregator that does not answer.
         min_common_rows: value for the terms; None for the value used in training.
         on_waiting: called with the parties that the session is waiting for.

@@ -49,7 +49,15 @@ def check_unread(
     party: str, credentials: Credentials | None, text: str, request: Request | None, wish: bytes = SESSION
 ) -> None:
     """Raise PeerError or Refused unless these terms are signed for this purpose. Without credentials, nothing
-    is checked. text: canonical terms, not parsed yet; wish: purpose of the signature, SESSION or CHECK."""
+    is checked.
+
+    Args:
+        party: this site's name.
+        credentials: certificates that the site trusts; None if it has no keys.
+        text: canonical terms, not parsed yet.
+        request: the analyst's signed request, if any.
+        wish: purpose of the signature, SESSION or CHECK.
+    """
     if credentials is None:
         return
     if request is None:

@@ -300,6 +300,8 @@ class SiteRows:
         read or do not fit the terms.
 
         Args:
+            terms: the session's terms.
+            secret: the session's secret.
             key_of: returns the secret for noise on labels.
             model_of: returns this party's part of the model that the session predicts with.
             table_of: returns facts about the table on which the model in the terms was trained.

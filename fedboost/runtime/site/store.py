@@ -252,8 +252,13 @@ class Counter:
 
     def count(self, file: int, head: Head, promises: Sequence[DurableRow], durable: bool) -> None:
         """Append a record to the locked counter file. Raises DurabilityError if the file cannot be written.
-        promises: durable rows of the transaction; durable: whether to wait until the record is on the
-        disk."""
+
+        Args:
+            file: descriptor from `held`.
+            head: the store's last entry.
+            promises: durable rows of the transaction.
+            durable: whether to wait until the record is on the disk.
+        """
         with self.written():
             # A record that a crash cut short stays as an invalid line; the new one begins on its own line.
             if torn := os.fstat(file).st_size > 0:

@@ -201,6 +201,7 @@ class WebApp:
             names: function that checks whether a host name belongs to this process.
             readers: description of who may read, for the log.
             refusals: rate-limited log of refused requests.
+            log: structlog logger.
             is_open: True if everyone who can reach the pages may read them.
             pair: paths of the certificate and key (PEM) for TLS; None for plain HTTP.
 

@@ -183,8 +183,10 @@ class Guard:
     """ASGI application that checks requests before it passes them to another application.
 
     Args:
+        app: the application to protect.
         names: function that checks whether a host name belongs to this process.
         note: records each refusal.
+        log: structlog logger.
         error_page: renders the page that a browser gets for a refusal.
         bodies: maps path -> maximum size of a POST body in bytes, for paths where it exceeds MAX_BODY.
         rate: requests per second from one address, and how many may be saved up.

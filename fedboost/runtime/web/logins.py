@@ -137,9 +137,19 @@ def read_tokens(path: Path) -> tuple[Token, ...]:
 
 
 def add_token(path: Path, name: str, role: Role, days: int) -> tuple[str, date]:
-    """Create a token and append its entry to a token file, which is created if missing. Returns the token and
-    the last day on which it is valid. Raises ConfigError if the name already has a valid token, or the file
-    cannot be used."""
+    """Create a token and append its entry to a token file, which is created if missing.
+
+    Args:
+        name: name of the token's owner.
+        role: "viewer", "analyst" or "officer".
+        days: number of days that the token is valid.
+
+    Returns:
+        The token and the last day on which it is valid.
+
+    Raises:
+        ConfigError: the name already has a valid token, or the file cannot be used.
+    """
     known = read_tokens(path) if path.exists() else ()
     if any(token.name == name and is_current(token) for token in known):
         raise ConfigError(

@@ -67,6 +67,8 @@ class WebServer:
         Args:
             what: name of the pages in errors and in the log.
             address: HOST:PORT.
+            app: the ASGI application.
+            log: structlog logger.
             note: records connections that are refused before they reach the application.
             pair: paths of the certificate and key (PEM) for TLS; None for plain HTTP.
 

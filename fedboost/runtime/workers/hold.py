@@ -367,8 +367,14 @@ class HoldHandler(grpc.GenericRpcHandler):  # type: ignore[misc]
     """The holder's end of the connection: a gRPC handler for one caller, which must send the token."""
 
     def __init__(self, token: str, serve: Any, begun: Any, ended: Any) -> None:
-        """Prepare to serve a single caller, who must send this token. serve: returns the answer to a request;
-        begun, ended: called when the caller connects and disconnects."""
+        """Prepare to serve a single caller.
+
+        Args:
+            token: token that the caller must send.
+            serve: returns the answer to a request.
+            begun: called when the caller connects.
+            ended: called when the caller disconnects.
+        """
         self._token, self._serve, self._begun, self._ended = token, serve, begun, ended
         self._called = False
 

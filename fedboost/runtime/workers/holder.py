@@ -688,8 +688,15 @@ def workers_of(site: PartyConfig) -> Iterator[tuple[WorkerRows, SiteTable]]:
 def check_workers(
     site: PartyConfig, terms: Terms | None, label: str | None, exclude: Sequence[str]
 ) -> Checked:
-    """Check the columns of a site's table and, with terms, whether its rows fit these. Raises ConfigError if
-    they cannot be read, Refused if the terms are not supported."""
+    """Check the columns of a site's table and, with terms, its rows. Raises ConfigError if they cannot be
+    read, Refused if the terms are not supported.
+
+    Args:
+        site: configuration of a site with workers.
+        terms: terms that the rows must fit; None to check only the columns.
+        label: name of the label column, if any.
+        exclude: names of columns that are not features.
+    """
     if terms is not None:
         check_under_workers(terms, site.party)
     with workers_of(site) as (rows, table):
