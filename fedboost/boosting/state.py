@@ -194,7 +194,7 @@ class BoostingState(base.HasSplits):
             self.grids,
             self.start,
             self.rounds,
-            self._with(splits),
+            self.splits + splits,
             self.levels + 1,
             self.scales or (None if scales is None else Scales(*scales)),
             residual or self.residual,
@@ -205,17 +205,9 @@ class BoostingState(base.HasSplits):
             grown.__dict__["_hashed"] = self._hash, splits
         return self._handing_on_hashes(grown)
 
-    def _with(self, splits: Splits) -> Splits:
-        """Return the growing tree's splits, followed by the given splits. The result is cached, because both
-        the check and the answer need it."""
-        known: tuple[Splits, Splits] | None = self.__dict__.get("_joined")
-        if known is None or known[0] is not splits:
-            known = self.__dict__["_joined"] = splits, self.splits + splits
-        return known[1]
-
     def ended(self, splits: Splits, values: LeafValues) -> "BoostingState":
         """Return the state with the growing tree as the last finished round. splits: additional splits."""
-        done = Round(self._with(splits), values)
+        done = Round(self.splits + splits, values)
         return self._between_trees((*self.rounds, done))
 
     def _handing_on_hashes(self, after: "BoostingState") -> "BoostingState":
@@ -376,7 +368,7 @@ class BoostingState(base.HasSplits):
     def check_next(self, terms: Terms, query: Any) -> None:
         """Raise Refused unless the growing tree can continue with the query's splits and, if the query ends
         the tree, with its leaf values."""
-        splits = self._with(query.splits)
+        splits = self.splits + query.splits
         base.check_splits(terms, splits)
         if query.ends_tree:
             base.check_leaves(terms, splits, query.values)

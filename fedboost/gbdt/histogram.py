@@ -29,8 +29,6 @@ STRETCH = 1 << 20
 """Number of table rows that are read in one pass."""
 Total = tuple[int, int]
 """Sums of the gradients and hessians of all rows of a node."""
-Widths = tuple[int, int]
-"""Number of bits of a sum of gradients, including the sign, and of a sum of hessians, which has no sign."""
 
 
 @dataclass(frozen=True)

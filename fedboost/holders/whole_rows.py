@@ -457,11 +457,8 @@ class HorizontalHolder(GrowingHolder):
     def _times(self, query: labels.TimesQuery) -> Int64:
         """Count events, censored rows and the weight of events of each set of rows by time."""
         (time, end), weight = self._shard.label, self._shard.weight
-        bins, size, is_event = (
-            np.searchsorted(query.starts, time, side="right"),
-            len(query.starts) + 1,
-            end < np.inf,
-        )
+        bins = np.searchsorted(query.starts, time, side="right")
+        size, is_event = len(query.starts) + 1, end < np.inf
         units = query.weight.encode(weight * is_event)
         out = []
         for among in map(self._sets.__getitem__, query.sets):

@@ -846,10 +846,8 @@ def _refused(reason: str) -> "Handler":
 
 Handler = Callable[[PartySession, ToParty], Iterator[FromParty]]
 _S = PartySession
-_EARLY, _MODEL = (
-    "the aggregator sent a query before the introduction",
-    "the aggregator announced a model before any query",
-)
+_EARLY = "the aggregator sent a query before the introduction"
+_MODEL = "the aggregator announced a model before any query"
 _TWICE = "the aggregator sent an introduction too early or twice"
 _NOT_LAST = (
     "the aggregator requested data to open the sum of turn {message.turn}, which is not the current turn"

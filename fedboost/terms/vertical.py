@@ -230,10 +230,8 @@ class Vertical(Group):
         return self.is_used and model == "parties"
 
     def _faults(self) -> Iterator[str]:
-        has_floor, one_holder = (
-            self.min_rows_per_bin > 1,
-            "each split must have a single holder; set label_holder instead",
-        )
+        has_floor = self.min_rows_per_bin > 1
+        one_holder = "each split must have a single holder; set label_holder instead"
         twice, of_one = self.label_holder is not None, self.rows == "label_holder"
         if self.blocks:
             own = "each block would have its own groups of bins; set label_holder instead"

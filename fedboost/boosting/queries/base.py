@@ -119,11 +119,8 @@ class View:
         """Return the splits as seen in this view; the same object if nothing is hidden."""
         if not splits.size:
             return splits
-        seen, columns, categories = (
-            self._seen[splits.feature],
-            splits.columns.copy(),
-            splits.categories.copy(),
-        )
+        seen = self._seen[splits.feature]
+        columns, categories = splits.columns.copy(), splits.categories.copy()
         hides = level.hide_splits(columns, categories, seen, self.features)
         return Splits(columns, categories) if hides else splits
 

@@ -12,7 +12,7 @@ from fedboost.boosting.queries.labels import EXPONENT_VECTORS, START_BITS, Times
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BITS, Float64, Int64, Scale, cell_bits
 from fedboost.gbdt import metrics
-from fedboost.gbdt.histogram import STATS, Widths
+from fedboost.gbdt.histogram import STATS
 from fedboost.gbdt.kernels.histogram import fit_level, pack_level, unpack_level
 from fedboost.gbdt.metrics import DIGITS, PARTIAL_LIKELIHOOD, TRAIN
 from fedboost.gbdt.objectives.built_in import sum_later
@@ -119,10 +119,6 @@ class HistogramQuery(base.BaseQuery):
     def _layout(self) -> "_Layout":
         scales = self.gradient.limit, self.hessian.limit
         return _layout_of(self.node_pairs, self.widths, self.rows, *scales)
-
-    @property
-    def node_widths(self) -> tuple[Widths, ...]:
-        return self._layout.node_widths
 
     @property
     def cell_bits(self) -> int:
@@ -247,10 +243,9 @@ def falls(sums: tuple[float, ...]) -> bool:
 
 
 class _Layout(NamedTuple):
-    """Layout of an answer in cells: bit widths of each node's sums, runs of cells with equal width, total
-    number of cells, and, as input for the kernels, the number of pairs and the widths of each node."""
+    """Layout of an answer in cells: runs of cells with equal width, total number of cells, and, as input for
+    the kernels, the number of pairs of each node and the bit widths of its sums."""
 
-    node_widths: tuple[Widths, ...]
     segments: tuple[Segment, ...]
     cells: int
     level: tuple[Int64, Int64]
@@ -263,7 +258,6 @@ def _layout_of(pairs: tuple[int, ...], widths: bytes, rows: int, gradient: int, 
     # Without widths only the rows bound a sum. Hessians are never negative, so their sums need no sign bit.
     bounds = cell_bits(gradient, rows), cell_bits(hessian, rows) - 1
     flat = [*widths] or [*bounds] * len(pairs)
-    node_widths = tuple(zip(flat[::2], flat[1::2], strict=True))
     # A pair shares a cell, gradient * 2**h + hessian for h hessian bits, if it fits in 64 bits. Otherwise
     # each sum has its own cell, as wide as the wider of the two; the hessian sum then needs a sign bit, as
     # all cells do.
@@ -271,10 +265,10 @@ def _layout_of(pairs: tuple[int, ...], widths: bytes, rows: int, gradient: int, 
         Segment(count, wide + narrow)
         if wide + narrow <= MAX_CELL_BITS
         else Segment(count * STATS, max(wide, narrow + 1))
-        for count, (wide, narrow) in zip(pairs, node_widths, strict=True)
+        for count, wide, narrow in zip(pairs, flat[::2], flat[1::2], strict=True)
     ]
     level = np.array(pairs, np.int64), np.array(flat, np.int64).reshape(-1, 2)
-    return _Layout(node_widths, tuple(segments), sum([cells for cells, _ in segments]), level)
+    return _Layout(tuple(segments), sum([cells for cells, _ in segments]), level)
 
 
 @dataclass(frozen=True)

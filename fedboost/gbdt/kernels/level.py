@@ -96,14 +96,8 @@ def write_roots(cells, sizes, leaves, histograms, nodes, factors, penalties, rat
         if reason:
             return reason, root, feature
         histograms[root] = own[:-2]
-        leaf.node, leaf.root, leaf.depth, leaf.slot, leaf.lower, leaf.upper = (
-            root,
-            root,
-            0,
-            root,
-            -np.inf,
-            np.inf,
-        )
+        leaf.node, leaf.root, leaf.depth, leaf.slot = root, root, 0, root
+        leaf.lower, leaf.upper = -np.inf, np.inf
         leaf.gradient, leaf.hessian, leaf.positive = gradient, hessian, own[-2]
         add_node(nodes, root, gradient, hessian, -np.inf, np.inf, factors, penalties, rate)
     return 0, 0, 0
@@ -268,12 +262,9 @@ def list_queried_children(families, known, elected):
         [asks, 2], number of bits of the sums of the child's bins. possible: False if a child's sums are
         impossible. both: number of families in which both children may split.
     """
-    asks, widths, count = (
-        np.empty((2 * families.size, 4), np.int64),
-        np.empty((2 * families.size, 2), np.uint8),
-        0,
-    )
-    all_possible, both = True, 0
+    asks = np.empty((2 * families.size, 4), np.int64)
+    widths = np.empty((2 * families.size, 2), np.uint8)
+    all_possible, both, count = True, 0, 0
     for i in range(families.size):
         leaf = families[i]
         both += leaf.open_left & leaf.open_right

@@ -216,11 +216,8 @@ def _list_partitions(cells, absent, missing, order, most, code, shift, sums, cod
             codes[count] = code + 2 * b + 1
             count += 1
         if b < usual and b >= bins - reach and (missing or reach < bins):
-            sums[0, count], sums[1, count], codes[count] = (
-                shift + gradient[b],
-                shift + hessian[b],
-                code + 2 * b,
-            )
+            sums[0, count], sums[1, count] = shift + gradient[b], shift + hessian[b]
+            codes[count] = code + 2 * b
             count += 1
     return count
 
@@ -516,11 +513,8 @@ def _find(leaves, histograms, features, layout, rule, signs, lists, pooled):
         # `_list_feature` lists the same candidates in the same places for every leaf, so gains are added by
         # place. The leaves come in node order, so the float sum is the same in every run.
         for leaf in leaves:
-            cells, total, bounds = (
-                histograms[leaf.slot],
-                (leaf.gradient, leaf.hessian),
-                (leaf.lower, leaf.upper),
-            )
+            cells, total = histograms[leaf.slot], (leaf.gradient, leaf.hessian)
+            bounds = (leaf.lower, leaf.upper)
             count = _list_feature(cells, order, has, f, layout, most, sums, codes)
             _gains(sums, count, total, units, penalties, bounds, constrained, sign, zero, gains, zero)
             for i in range(count):

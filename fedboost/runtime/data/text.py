@@ -190,10 +190,8 @@ def read_libsvm(file: "pa.NativeFile", path: str) -> SparseTable:
             "libsvm-qid-missing",
             f"{path}: some lines have a qid and others do not; write it in all lines or in none",
         )
-    dense, row_of_value = (
-        pa.table({LABEL: labels, **({QID: groups} if groups else {})}),
-        rows[order].astype(np.int64),
-    )
+    dense = pa.table({LABEL: labels, **({QID: groups} if groups else {})})
+    row_of_value = rows[order].astype(np.int64)
     return SparseTable(len(labels), dense, names, starts, row_of_value, by_column, open_ended=True)
 
 
