@@ -404,9 +404,10 @@ class Booster:
 
 def node_columns(trees: Sequence[Tree]) -> tuple[npt.NDArray[Any], ...]:
     """Convert trees to node columns, the arguments `roots` to `sets` of `predict.predict_margins`."""
-    nodes, by_category = all_nodes(trees), np.concatenate([[], *(tree.by_category for tree in trees)]) != 0
-    sets = [np.zeros((1, BITMAP_BYTES), np.uint8), *(tree.categories[tree.by_category] for tree in trees)]
+    nodes = all_nodes(trees)
     left = nodes["left"].copy()
+    by_category = np.concatenate([np.zeros(0, np.bool_), *(tree.by_category for tree in trees)])
+    sets = [np.zeros((1, BITMAP_BYTES), np.uint8), *(tree.categories[tree.by_category] for tree in trees)]
     return (
         np.cumsum([0, *map(len, trees)])[:-1].astype(np.int64),
         left,

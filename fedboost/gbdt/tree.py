@@ -309,8 +309,8 @@ class Tree:
         Raises ValueError, TypeError or OverflowError if the columns do not form a table of numbers."""
         if {len(column) for column in (*columns.values(), categories or left)} - {len(left)}:
             raise ValueError("the columns of a tree have different lengths")
-        tree = cls(np.zeros(len(left), NODE), _bitmaps(categories))
-        return tree.changed(None, left=left, **columns)
+        nodes = np.zeros(len(left), NODE)
+        return cls(nodes, _bitmaps(categories)).changed(None, left=left, **columns)
 
     def to_columns(self) -> dict[str, list[Any]]:
         """Return the columns as lists of Python numbers. categories: as in `Split`."""
@@ -354,7 +354,7 @@ class Tree:
         parents[self.left[inner]] = parents[self.left[inner] + 1] = inner
         return parents
 
-    @property
+    @cached_property
     def by_category(self) -> Flags:
         """bool [nodes]: whether the node is split by categories."""
         by_category: Flags = self.categories.max(axis=1) > 0
@@ -447,7 +447,7 @@ _BEYOND_FLOAT32 = 1e39
 
 
 def tree_to_json(number: int, tree: Tree, features: int) -> dict[str, Any]:
-    nodes = np.flatnonzero(tree.by_category)
+    nodes, parents = np.flatnonzero(tree.by_category), tree.parents
     levels = np.unpackbits(tree.categories[nodes], axis=1, bitorder="little")
     sizes = levels.sum(axis=1, dtype=np.int64)
     return {
@@ -460,7 +460,7 @@ def tree_to_json(number: int, tree: Tree, features: int) -> dict[str, Any]:
         "id": number,
         "left_children": tree.left.tolist(),
         "loss_changes": _shortest(tree.gain),
-        "parents": np.where(tree.parents == NO_CHILD, _NO_PARENT, tree.parents).tolist(),
+        "parents": np.where(parents == NO_CHILD, _NO_PARENT, parents).tolist(),
         "right_children": (tree.left + tree.inner).tolist(),
         "split_conditions": _shortest(np.where(tree.inner, tree.threshold, tree.value)),
         "split_indices": tree.feature.tolist(),

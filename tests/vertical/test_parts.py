@@ -139,9 +139,9 @@ def test_a_signature_of_another_structure_is_found():
     apart = session()
     model = analysts(apart)
     first, *others = model.booster.trees
-    feature = [number + (number == len(apart.terms.columns.features)) for number in first.feature]
-    changed = replace(model.booster, trees=(replace(first, feature=feature), *others))
-    assert feature != first.feature
+    other = first.changed(feature=first.feature + (first.feature == len(apart.terms.columns.features)))
+    changed = replace(model.booster, trees=(other, *others))
+    assert other != first
     faults = replace(model, booster=changed).faults(apart.roots, NOW)
     assert set(faults.values()) == {
         f"party {p} signed trees that differ from the model's trees" for p in PARTIES

@@ -286,8 +286,8 @@ def _grow(
             frontier.take((yield frontier.query()))
         except TreeAborted:
             return growing.tree, growing.new_splits
-    tree = growing.tree
-    return (yield from refresh(terms, sampled_rows, number, growing.new_splits, tree, scales.weight))
+    grown = growing.new_splits, growing.tree
+    return (yield from refresh(terms, sampled_rows, number, *grown, scales.weight))
 
 
 # ---- Candidates that are trained in parallel in one session; the worst are dropped ----------------------

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import numpy as np
 
@@ -63,8 +63,6 @@ Metrics = Annotated[
 # all parties of a block, follows from the view of each.
 # Raises: PeerError (`View.check`) for a split by another party's feature that is presented as the party's
 # own, or as a feature of a party without features.
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
