@@ -103,7 +103,7 @@ def score_edges(start: float, trees: Iterable[Tree]) -> Float64:
     for tree in trees:
         leaves = tree.leaf_values.value
         # Every margin lies between the sums of the lowest and of the highest leaf values.
-        low, high = low + min(leaves), high + max(leaves)
+        low, high = low + leaves.min(), high + leaves.max()
     edges: Float64 = np.linspace(low, high, SCORE_CELLS + 1)[1:-1]
     return edges
 

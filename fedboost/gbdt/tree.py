@@ -136,9 +136,9 @@ NODE = np.dtype(
 """Record of a node of a tree.
 
 left: node number of the left child (the right child is left + 1), NO_CHILD for leaves; feature: number of the
-feature; threshold: float32, rows with x < threshold go left; missing_left; value: float32 leaf value, after
-the learning rate (an inner node has the value that a leaf there would have); gain: 0 at leaves; cover: sum of
-hessians."""
+feature; threshold: float32, rows with x < threshold go left; missing_left: whether missing values go left;
+value: float32 leaf value, after the learning rate (an inner node has the value that a leaf there would have);
+gain: 0 at leaves; cover: sum of hessians."""
 Nodes = npt.NDArray[np.void]
 Column = Sequence[float] | npt.NDArray[Any]
 SPLIT_COLUMNS = 5
@@ -486,17 +486,12 @@ def tree_from_json(tree: Mapping[str, Any]) -> Tree:
     if not np.array_equal(right, left + inner):
         raise ValueError("a right child does not follow its left sibling")
     names = "split_conditions", "base_weights", "loss_changes", "sum_hessian"
-    conditions, weights, gain, cover = (np.array(tree[name], np.float32) for name in names)
-    return Tree.of_columns(
-        left,
-        _categories_from_json(tree, len(left)),
-        feature=tree["split_indices"],
-        threshold=np.where(inner, conditions, 0.0),
-        missing_left=tree["default_left"],
-        value=np.where(inner, weights, conditions),
-        gain=gain,
-        cover=cover,
-    )
+    numbers = (np.array(tree[name], np.float32) for name in names)
+    columns: dict[str, Any] = dict(zip(("threshold", "value", "gain", "cover"), numbers, strict=True))
+    columns |= {"feature": tree["split_indices"], "missing_left": tree["default_left"]}
+    read = Tree.of_columns(left, _categories_from_json(tree, len(left)), **columns)
+    value = np.where(inner, read.value, read.threshold)
+    return read.changed(value=value, threshold=np.where(inner, read.threshold, 0.0))
 
 
 def _categories_from_json(tree: Mapping[str, Any], size: int) -> list[int]:
