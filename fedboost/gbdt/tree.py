@@ -310,7 +310,9 @@ class Tree:
         if {len(column) for column in (*columns.values(), categories or left)} - {len(left)}:
             raise ValueError("the columns of a tree have different lengths")
         nodes = np.zeros(len(left), NODE)
-        return cls(nodes, _bitmaps(categories)).changed(None, left=left, **columns)
+        for name, column in {"left": left, **columns}.items():
+            nodes[name] = column
+        return cls(nodes, _bitmaps(categories))
 
     def to_columns(self) -> dict[str, list[Any]]:
         """Return the columns as lists of Python numbers. categories: as in `Split`."""
@@ -497,7 +499,7 @@ def tree_from_json(tree: Mapping[str, Any]) -> Tree:
 def _categories_from_json(tree: Mapping[str, Any], size: int) -> list[int]:
     if any(not 0 <= category < MAX_CATEGORIES for category in tree["categories"]):
         raise ValueError(f"a split uses a level beyond the {MAX_CATEGORIES} that a feature can have")
-    out = [0] * size
+    out = [0] * size if tree["categories_nodes"] else []
     columns = (tree[f"categories_{name}"] for name in ("nodes", "segments", "sizes"))
     for node, begin, length in zip(*columns, strict=True):
         out[node] = sum(1 << int(category) for category in {*tree["categories"][begin : begin + length]})

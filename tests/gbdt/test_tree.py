@@ -1,5 +1,8 @@
 """The tree that grows, and which rows are in which of its leaves."""
 
+import json
+import pickle
+
 import numpy as np
 import pytest
 from list_trees import ListTree
@@ -173,3 +176,32 @@ def test_trees_with_roots_of_their_own_grow_as_one_and_part():
     assert second.left == [1, -1, 3, -1, -1]
     assert (second.feature, second.value) == ([0, 0, 3, 0, 0], [0.125, 0.25, 0.375, 0.75, 0.875])
     assert tree.tree.parts(1) == [tree.tree]
+
+
+def test_a_tree_cannot_change_and_is_the_same_in_another_process():
+    tree = Tree.of_columns(
+        [1, -1, -1], [0b101, 0, 0], value=[0.0, 0.25, -0.0], missing_left=[True, False, False]
+    )
+    for one in (tree, pickle.loads(pickle.dumps(tree)), eval(repr(tree)), tree.changed(cover=0.0)):
+        assert one == tree
+        assert json.loads(json.dumps(one.to_columns())) == tree.to_columns()
+        for column in (one.nodes, one.value, one.categories, Tree.leaf().categories):
+            with pytest.raises(ValueError, match="read-only"):
+                column[0] = 0
+    assert tree.changed(value=[0.0, 0.25, 0.0]) != tree  # 0.0 is not -0.0
+    assert tree.changed(np.zeros((3, 32), np.uint8)) != tree
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"value": [1.0]},
+        {"categories": [1]},
+        {"feature": [[0], [0]]},
+        {"depth": [0, 0]},
+        {"gain": [None, "a"]},
+    ],
+)
+def test_columns_that_are_no_tree(columns):
+    with pytest.raises((TypeError, ValueError)):
+        Tree.of_columns([-1, -1], **columns)
