@@ -42,7 +42,7 @@ def train(terms: fb.Terms, grown: GrownTrees) -> Generator[Query, np.ndarray, Bo
         scales = Scales.of(terms, exponents) if terms.needs_exponent_counts else scales
         slower = terms.changed(learning_rate=terms.trees.learning_rate * SHRINK**number)
         tree, splits = yield from grow_tree(slower, rows, number, cut_points, scales, grown)
-        values = tuple((leaf, tree.value[leaf]) for leaf in tree.leaves)
+        values = tree.leaf_values
         end = end_query(terms, rows, number, splits, values, scales)
         exponents, *_ = split_end(terms, end, (yield end))
         trees += tree.parts(len(terms.roots))  # one tree per output

@@ -436,8 +436,8 @@ def test_the_loss_of_a_row_is_capped(model):
     assert "the loss of a row is capped at" in " ".join(remarks(known))
     crafted = dataclasses.replace(model.booster, trees=model.booster.trees[:1])
     tree = crafted.trees[0]
-    leaves = [-40.0 if left < 0 else value for value, left in zip(tree.value, tree.left, strict=True)]
-    crafted = dataclasses.replace(crafted, trees=(dataclasses.replace(tree, value=leaves),))
+    low = tree.changed(value=np.where(tree.inner, tree.value, -40.0))
+    crafted = dataclasses.replace(crafted, trees=(low,))
     worst = fb.evaluate(dataclasses.replace(model, booster=crafted), among(3)).metrics["logloss"]
     assert worst == pytest.approx(-np.log(1e-3) * TABLE["y"].to_numpy().mean(), abs=0.05)
 

@@ -22,19 +22,8 @@ from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery, falls
 from fedboost.errors import Refused, TrainingStopped, TreeAborted
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, first_bits
-from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.target_means import LevelMeans
-from fedboost.gbdt.tree import (
-    BITMAP_BYTES,
-    NO_CHILD,
-    NO_SPLITS,
-    NODE,
-    LeafValues,
-    Split,
-    Splits,
-    Tree,
-    merged,
-)
+from fedboost.gbdt.tree import NO_SPLITS, LeafValues, Split, Splits, Tree, merged, new_leaves
 from fedboost.privacy import packing
 from fedboost.protocol.contracts import Bound, GrownTrees, Position
 from fedboost.terms.continuation import edges_beside
@@ -57,19 +46,14 @@ def structure(
     predictions and are left out."""
     parts = [np.float64(constant).tobytes()]
     for tree in trees:
-        left = np.array(tree.left, np.int32)
-        inner = left >= 0
+        inner, by_category = tree.inner, np.flatnonzero(tree.by_category).tolist()
         parts += [
-            left.tobytes(),
-            np.where(inner, np.array(tree.feature, np.int32), 0).astype(np.int32).tobytes(),
-            np.where(inner, np.array(tree.missing_left, np.bool_), False).tobytes(),
-            np.where(inner, np.array(tree.threshold, np.float32), 0).astype(np.float32).tobytes(),
-            np.where(inner, 0, np.array(tree.value, np.float64)).astype(np.float64).tobytes(),
-            b"".join(
-                packing.number(node) + c.to_bytes(MAX_CODES // 8, "little")
-                for node, c in enumerate(tree.categories)
-                if c
-            ),
+            tree.left.astype(np.int32).tobytes(),
+            np.where(inner, tree.feature, 0).astype(np.int32).tobytes(),
+            (inner & tree.missing_left).tobytes(),
+            np.where(inner, tree.threshold, 0.0).astype(np.float32).tobytes(),
+            np.where(inner, 0.0, tree.value).tobytes(),
+            b"".join(packing.number(node) + tree.categories[node].tobytes() for node in by_category),
         ]
     parts += [each.packed for each in means]
     parts += [np.array(each, np.float64).tobytes() for each in edges]
@@ -84,9 +68,7 @@ def tree_of(splits: Splits, values: LeafValues, cuts: tuple[Float32, ...], roots
         cuts: cut points of each feature; features beyond them are of other parties.
         roots: number of roots.
     """
-    nodes = np.zeros(roots + 2 * len(splits), NODE)
-    bitmaps = np.zeros((len(nodes), BITMAP_BYTES), np.uint8)
-    nodes["left"], node = NO_CHILD, splits.node
+    (nodes, bitmaps), node = new_leaves(roots + 2 * len(splits)), splits.node
     nodes["left"][node], nodes["feature"][node] = splits.left, splits.feature
     nodes["missing_left"][node], bitmaps[node] = splits.columns[3], splits.categories
     # Infinity follows the cut points: the threshold after a feature's last bin, and of unknown features.
@@ -96,7 +78,7 @@ def tree_of(splits: Splits, values: LeafValues, cuts: tuple[Float32, ...], roots
     thresholds = every[np.where(splits.bin < sizes[known], starts[known] + splits.bin, -1)]
     nodes["threshold"][node] = np.where(splits.categories.any(axis=1), 0.0, thresholds)
     nodes["value"][values.node] = values.value
-    return Tree.of(nodes, bitmaps)
+    return Tree(nodes, bitmaps)
 
 
 # ---- The training state ---------------------------------------------------------------------------------
@@ -376,8 +358,8 @@ class BoostingState(base.HasSplits):
     def check_grown(self, terms: Terms, tree: Tree, last: Splits) -> None:
         """Raise Refused unless `tree` has the size of the growing tree after the splits in `last`."""
         base.check_splits(terms, self.splits + last)
-        nodes, sizes = 2 * len(self.splits + last) + len(terms.roots), map(len, vars(tree).values())
-        if {*sizes} != {nodes} or not 0 < self.levels <= terms.max_turns_per_tree:
+        nodes = 2 * len(self.splits + last) + len(terms.roots)
+        if len(tree) != nodes or not 0 < self.levels <= terms.max_turns_per_tree:
             raise Refused("state-invalid", "the tree does not match the growing tree of this state")
 
     def to_record(self) -> list[Any]:

@@ -22,12 +22,11 @@ import numpy.typing as npt
 from fedboost.errors import Altered, ConfigError
 from fedboost.fixedpoint import Float32, Float64, Int64
 from fedboost.gbdt.kernels import predict
-from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.kernels.predict import predict_margins
 from fedboost.gbdt.objectives.objective import Objective
 from fedboost.gbdt.objectives.registry import OBJECTIVES, make_objective
 from fedboost.gbdt.target_means import TargetMeans, from_json, to_json
-from fedboost.gbdt.tree import NO_CHILD, Tree, tree_from_json, tree_to_json
+from fedboost.gbdt.tree import BITMAP_BYTES, Tree, all_nodes, inner_nodes, tree_from_json, tree_to_json
 
 # ---- SHAP values: what each feature contributes to the margin of each row -------------------------------
 # Shapley values as in XGBoost's `pred_contribs`, but in float64. Unknown features of a row are distributed as
@@ -169,12 +168,6 @@ class Booster:
         """The trees of each output, as returned by `node_columns`."""
         return [node_columns(trees) for trees in self._trees_by_output]
 
-    @cached_property
-    def _covers(self) -> list[Float64]:
-        return [
-            np.array([v for tree in trees for v in tree.cover], np.float64) for trees in self._trees_by_output
-        ]
-
     @property
     def _is_categorical(self) -> list[bool]:
         categorical = {*self.categorical}
@@ -189,7 +182,7 @@ class Booster:
         """True if each tree of the first round is a single leaf. In a model trained with base margins, these
         trees contain the initial constant, because base margins replace the base score."""
         first = self.trees[: self.roots]
-        return bool(first) and all(tree.left == [NO_CHILD] for tree in first)
+        return bool(first) and all(len(tree) == 1 for tree in first)
 
     @property
     def constant(self) -> float:
@@ -229,17 +222,12 @@ class Booster:
                 "importance-unknown",
                 f"importance {kind!r} does not exist; use one of {', '.join(IMPORTANCES)}",
             )
-        total: dict[int, float] = {}
-        count: dict[int, int] = {}
-        for tree in self.trees:
-            for node, left in enumerate(tree.left):
-                if left != NO_CHILD:
-                    feature = tree.feature[node]
-                    count[feature] = count.get(feature, 0) + 1
-                    amount = tree.gain[node] if kind == "gain" else tree.cover[node]
-                    total[feature] = total.get(feature, 0.0) + amount
-        score = {f: float(count[f]) if kind == "weight" else total[f] / count[f] for f in count}
-        return {self.features[f]: score[f] for f in sorted(score, key=lambda f: (-score[f], f))}
+        nodes = inner_nodes(self.trees)
+        count = np.bincount(nodes["feature"])
+        total = count if kind == "weight" else np.bincount(nodes["feature"], nodes[kind])
+        score = total / (1 if kind == "weight" else np.maximum(count, 1))
+        order = np.argsort(-score, kind="stable")
+        return {self.features[f]: float(score[f]) for f in order[count[order] > 0].tolist()}
 
     def contributions(self, features: Float32, base_margin: Float32 | None = None) -> Float64:
         """Compute SHAP values: the contribution of each feature to each row's margin. The arguments are as
@@ -251,8 +239,9 @@ class Booster:
         out = np.zeros((rows.shape[0], self.loss.outputs, rows.shape[1] + 1), np.float64)
         out[:, :, -1] = self.constant if base_margin is None else base_margin[:, np.newaxis]
         if self.trees:
-            for number, (nodes, cover) in enumerate(zip(self._nodes, self._covers, strict=True)):
-                add_contributions(rows, nodes, cover, number, out)
+            for number, trees in enumerate(self._trees_by_output):
+                cover = all_nodes(trees)["cover"].copy()  # contiguous: one array type for numba
+                add_contributions(rows, self._nodes[number], cover, number, out)
         return out if self.loss.outputs > 1 else out[:, 0]
 
     @cached_property
@@ -412,48 +401,40 @@ class Booster:
 
 def node_columns(trees: Sequence[Tree]) -> tuple[npt.NDArray[Any], ...]:
     """Convert trees to node columns, the arguments `roots` to `sets` of `predict.predict_margins`."""
-    sizes = [len(tree.left) for tree in trees]
-    roots = np.cumsum([0, *sizes])[:-1].astype(np.int64)
-
-    def column(name: str, kind: type) -> npt.NDArray[Any]:
-        return np.array([v for tree in trees for v in getattr(tree, name)], kind)
-
-    left = column("left", np.int64)
-    categories = [c for tree in trees for c in tree.categories]
-    by_category = np.array([c > 0 for c in categories], np.bool_)
-    sets = b"".join(c.to_bytes(MAX_CODES // 8, "little") for c in (0, *filter(None, categories)))
+    nodes = all_nodes(trees)
+    left = nodes["left"].copy()
+    by_category = np.concatenate([np.zeros(0, np.bool_), *(tree.by_category for tree in trees)])
+    sets = [np.zeros((1, BITMAP_BYTES), np.uint8), *(tree.categories[tree.by_category] for tree in trees)]
     return (
-        roots,
+        np.cumsum([0, *map(len, trees)])[:-1].astype(np.int64),
         left,
         np.where(left >= 0, left + 1, left),
-        column("feature", np.int64),
+        nodes["feature"].copy(),
         # No comparison with NaN is true: the categories alone decide, and missing values by `missing_left`.
-        np.where(by_category, np.float32(np.nan), column("threshold", np.float32)),
-        column("missing_left", np.bool_),
-        column("value", np.float64),
+        np.where(by_category, np.float32(np.nan), nodes["threshold"].astype(np.float32)),
+        nodes["missing_left"].copy(),
+        nodes["value"].copy(),
         np.where(by_category, np.cumsum(by_category), 0).astype(np.uint64),
-        np.frombuffer(sets, "<u8").astype(np.uint64).reshape(-1, MAX_CODES // 64),
+        np.concatenate(sets).view("<u8").astype(np.uint64),
     )
 
 
 def _check_tree(tree: Tree, number: int, is_categorical: list[bool], source: str) -> None:
-    size, features = len(tree.left), len(is_categorical)
-    children = [child for left in tree.left if left != NO_CHILD for child in (left, left + 1)]
+    features, inner, left = len(is_categorical), np.flatnonzero(tree.inner), tree.left[tree.inner]
+    children = np.sort(np.append(left, left + 1))
     sound = (
-        size > 0
-        and all(len(column) == size for column in vars(tree).values())
-        and all(left == NO_CHILD or node < left < size - 1 for node, left in enumerate(tree.left))
-        and sorted(children) == list(range(1, size))  # each but the root has one parent
-        and all(0 <= feature < features for feature in tree.feature)
+        len(tree) > 0
+        and np.array_equal(children, np.arange(1, len(tree)))  # each but the root has one parent
+        and (left > inner).all()
+        and ((tree.feature >= 0) & (tree.feature < features)).all()
     )
     if not sound:
         raise ConfigError(
             "model-bad-tree", f"{source}: tree {number} is not a valid tree over {features} features"
         )
-    if not all(math.isfinite(tree.value[leaf]) for leaf in tree.leaves):
+    if not np.isfinite(tree.leaf_values.value).all():
         raise ConfigError("model-leaf-value", f"{source}: tree {number} has a leaf whose value is not finite")
-    nodes = zip(tree.left, tree.feature, tree.categories, strict=True)
-    if any((c > 0) != (left != NO_CHILD and is_categorical[feature]) for left, feature, c in nodes):
+    if (tree.by_category != tree.inner & np.array(is_categorical)[tree.feature]).any():
         raise ConfigError(
             "model-split-kind",
             f"{source}: tree {number} splits a numeric feature by levels or a categorical one by threshold",

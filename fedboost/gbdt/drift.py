@@ -12,7 +12,7 @@ import numpy as np
 from fedboost.fixedpoint import Float32, Float64, Int64
 from fedboost.gbdt.binned import Column
 from fedboost.gbdt.cut_points import STRETCH, CutPoints
-from fedboost.gbdt.tree import NO_CHILD, Tree
+from fedboost.gbdt.tree import Tree
 
 BINS = 10
 """Maximum number of bins of a numeric feature, and of the score."""
@@ -101,9 +101,9 @@ def score_edges(start: float, trees: Iterable[Tree]) -> Float64:
     [SCORE_CELLS - 1]. start: margin from which boosting starts."""
     low = high = start
     for tree in trees:
-        leaves = [value for value, left in zip(tree.value, tree.left, strict=True) if left == NO_CHILD]
+        leaves = tree.leaf_values.value
         # Every margin lies between the sums of the lowest and of the highest leaf values.
-        low, high = low + min(leaves), high + max(leaves)
+        low, high = low + leaves.min(), high + leaves.max()
     edges: Float64 = np.linspace(low, high, SCORE_CELLS + 1)[1:-1]
     return edges
 

@@ -35,7 +35,7 @@ from fedboost.gbdt.kernels import predict as kernels
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.sampling import Mask
 from fedboost.gbdt.threads import ONE, Threads, blocks
-from fedboost.gbdt.tree import NO_CHILD, Bytes, Int32, Tree
+from fedboost.gbdt.tree import NO_CHILD, Bytes, Int32, Tree, all_nodes, inner_nodes
 
 _JOINED = 1 << 10
 """Number of rows whose bits, for all trees, are combined at a time."""
@@ -63,12 +63,10 @@ class Structure:
 
         holders: int64 [features], index in `parties` of the party that has each feature. Features with higher
         numbers stand for undisclosed features of the first party, the second party, and so on."""
-        roots = np.cumsum([0, *(len(tree.left) for tree in trees)])[:-1].astype(np.int64)
-        left = np.array([child for tree in trees for child in tree.left], np.int64)
-        feature = np.array([number for tree in trees for number in tree.feature], np.int64)
+        roots, left = np.cumsum([0, *map(len, trees)])[:-1].astype(np.int64), all_nodes(trees)["left"].copy()
         holder = np.full(left.size, -1, np.int64)
         known = np.concatenate([holders, np.arange(len(parties))])
-        holder[left != NO_CHILD] = known[feature[left != NO_CHILD]]
+        holder[left != NO_CHILD] = known[inner_nodes(trees)["feature"]]
         return cls(parties, roots, left, holder)
 
     def size(self, party: str) -> int:

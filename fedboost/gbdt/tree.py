@@ -13,10 +13,9 @@ Grouping for Maximum Homogeneity", JASA 53, 1958."""
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ import numpy.typing as npt
 
 from fedboost.fixedpoint import Float64, Int64, Scale
 from fedboost.gbdt.cut_points import MAX_CATEGORIES
-from fedboost.gbdt.histogram import Layout, Total
+from fedboost.gbdt.histogram import Flags, Layout, Total
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.kernels.split import best_gains
 
@@ -131,12 +130,32 @@ class Split:
 
 
 NODE = np.dtype(
-    [("left", np.int64), ("feature", np.int64), ("missing_left", np.bool_)]
-    + [(name, np.float64) for name in ("threshold", "value", "gain", "cover")]
+    [("left", np.int64), ("feature", np.int64), ("threshold", np.float64), ("missing_left", np.bool_)]
+    + [(name, np.float64) for name in ("value", "gain", "cover")]
 )
-"""Record of a node of a growing tree. It has the fields of `Tree`, except categories."""
+"""Record of a node of a tree.
+
+left: node number of the left child (the right child is left + 1), NO_CHILD for leaves; feature: number of the
+feature; threshold: float32, rows with x < threshold go left; missing_left: whether missing values go left;
+value: float32 leaf value, after the learning rate (an inner node has the value that a leaf there would have);
+gain: 0 at leaves; cover: sum of hessians."""
+Nodes = npt.NDArray[np.void]
+Column = Sequence[float] | npt.NDArray[Any]
 SPLIT_COLUMNS = 5
 BITMAP_BYTES = MAX_CODES // 8
+
+
+def _bitmaps(numbers: Iterable[int]) -> Bytes:
+    """Convert integers to bitmaps, uint8 [numbers, 32]; the inverse of `_numbers`."""
+    packed = b"".join(int.to_bytes(number, BITMAP_BYTES, "little") for number in numbers)
+    return np.frombuffer(packed, np.uint8).reshape(-1, BITMAP_BYTES)
+
+
+def _numbers(bitmaps: Bytes) -> list[int]:
+    """Convert the bits of each bitmap, lowest first, to an integer."""
+    # numpy strips the trailing zero bytes of strings.
+    strings = np.ascontiguousarray(bitmaps).view(f"S{BITMAP_BYTES}").ravel().tolist()
+    return [int.from_bytes(string, "little") if string else 0 for string in strings]
 
 
 class _Columns(Iterable[Any]):
@@ -188,9 +207,8 @@ class Splits(_Columns):
             return splits
         listed = [*splits]
         rows = [(s.node, s.feature, s.bin, s.missing_left, s.left) for s in listed]
-        bitmaps = b"".join(s.categories.to_bytes(BITMAP_BYTES, "little") for s in listed)
         columns = np.array(rows, np.int32).reshape(-1, SPLIT_COLUMNS).T.copy()
-        return cls(columns, np.frombuffer(bitmaps, np.uint8).reshape(-1, BITMAP_BYTES))
+        return cls(columns, _bitmaps(s.categories for s in listed))
 
     @property
     def packed(self) -> bytes:
@@ -256,96 +274,146 @@ class LeafValues(_Columns):
 NO_VALUES = LeafValues.of(())
 
 
-def _numbers(bitmaps: Bytes) -> list[int]:
-    """Convert the bits of each bitmap, lowest first, to an integer."""
-    # numpy strips the trailing zero bytes of strings.
-    strings = np.ascontiguousarray(bitmaps).view(f"S{BITMAP_BYTES}").ravel().tolist()
-    return [int.from_bytes(string, "little") if string else 0 for string in strings]
-
-
-@dataclass
 class Tree:
-    """A decision tree as columns that have an entry for each node. While the trees of a round grow, one
-    object holds them all, with the roots first. The columns have XGBoost's names, except `value`.
+    """A decision tree as immutable arrays that have an entry for each node. While the trees of a round grow,
+    one object holds them all, with the roots first. The columns have XGBoost's names, except `value`.
 
-    value: float32 leaf values, after the learning rate (an inner node has the value that a leaf there would
-    have); threshold: float32, rows with x < threshold go left; cover: sum of hessians; gain: 0 at leaves;
-    categories: as in `Split`, 0 at all nodes by default. A node with categories has threshold 0."""
+    nodes: `NODE` [nodes]; categories: uint8 [nodes, 32], as in `Splits`. If no node has categories, all
+    entries are one zero byte in memory. A node with categories has threshold 0."""
 
-    left: list[int] = field(default_factory=list)
-    feature: list[int] = field(default_factory=list)
-    threshold: list[float] = field(default_factory=list)
-    missing_left: list[bool] = field(default_factory=list)
-    value: list[float] = field(default_factory=list)
-    gain: list[float] = field(default_factory=list)
-    cover: list[float] = field(default_factory=list)
-    categories: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.categories = self.categories or [0] * len(self.left)
+    def __init__(self, nodes: Nodes, categories: Bytes | None = None) -> None:
+        """Wrap both arrays, which become read-only. categories: None or empty if no node has categories."""
+        if categories is None or not categories.any():
+            categories = np.ndarray((len(nodes), BITMAP_BYTES), np.uint8, bytes(1), 0, (0, 0))
+        nodes.setflags(write=False)
+        categories.setflags(write=False)
+        self.nodes, self.categories = nodes, categories
+        self.left: Int64 = nodes["left"]
+        self.feature: Int64 = nodes["feature"]
+        self.threshold: Float64 = nodes["threshold"]
+        self.missing_left: Flags = nodes["missing_left"]
+        self.value: Float64 = nodes["value"]
+        self.gain: Float64 = nodes["gain"]
+        self.cover: Float64 = nodes["cover"]
+        self.inner: Flags = nodes["left"] != NO_CHILD
+        """Whether each node is split."""
 
     @classmethod
-    def of(cls, nodes: npt.NDArray[np.void], bitmaps: Bytes) -> "Tree":
-        """Build a tree from node records (`NODE`). bitmaps: categories of each node (`Splits`), or empty."""
-        columns = {name: nodes[name].tolist() for name in NODE.names or ()}
-        return cls(**columns, categories=_numbers(bitmaps))
+    def leaf(cls, value: float = 0.0) -> "Tree":
+        """Return a tree that consists of one leaf, with cover 0."""
+        return cls(*new_leaves(1)).changed(value=value)
 
-    def add_leaf(self, value: float, cover: float) -> int:
-        self.left.append(NO_CHILD)
-        self.feature.append(0)
-        self.threshold.append(0.0)
-        self.missing_left.append(False)
-        self.value.append(value)
-        self.gain.append(0.0)
-        self.cover.append(float(np.float32(cover)))
-        self.categories.append(0)
-        return len(self.left) - 1
+    @classmethod
+    def of_columns(cls, left: Column, categories: Sequence[int] = (), **columns: Column) -> "Tree":
+        """Build a tree from the numbers of each column, as in `to_columns`. Columns that are left out are 0.
+        Raises ValueError, TypeError or OverflowError if the columns do not form a table of numbers."""
+        if {len(column) for column in (*columns.values(), categories or left)} - {len(left)}:
+            raise ValueError("the columns of a tree have different lengths")
+        nodes = np.zeros(len(left), NODE)
+        for name, column in {"left": left, **columns}.items():
+            nodes[name] = column
+        return cls(nodes, _bitmaps(categories))
+
+    def to_columns(self) -> dict[str, list[Any]]:
+        """Return the columns as lists of Python numbers. categories: as in `Split`."""
+        columns = {name: self.nodes[name].tolist() for name in NODE.names or ()}
+        return {**columns, "categories": _numbers(self.categories)}
+
+    def changed(self, categories: Bytes | None = None, **columns: npt.ArrayLike) -> "Tree":
+        """Return a copy in which these columns have other values. A scalar applies to all nodes."""
+        nodes = self.nodes.copy()
+        for name, column in columns.items():
+            nodes[name] = column
+        return Tree(nodes, self.categories if categories is None else categories)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Tree) or self.nodes.tobytes() != other.nodes.tobytes():
+            return False
+        return self.categories.tobytes() == other.categories.tobytes()
+
+    def __repr__(self) -> str:
+        return f"Tree.of_columns(**{self.to_columns()})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tree, (self.nodes, self.categories)
 
     @property
-    def leaves(self) -> list[int]:
-        return [node for node, left in enumerate(self.left) if left == NO_CHILD]
+    def leaves(self) -> Int64:
+        """Node numbers of the leaves, int64 [leaves]."""
+        return np.flatnonzero(~self.inner)
 
     @property
     def leaf_values(self) -> LeafValues:
-        leaves = np.flatnonzero(np.array(self.left) == NO_CHILD)
-        return LeafValues(leaves, np.array(self.value, np.float64)[leaves])
+        return LeafValues(self.leaves, self.value[self.leaves])
+
+    @property
+    def parents(self) -> Int64:
+        """Node number of each node's parent, int64 [nodes]; NO_CHILD for roots."""
+        parents, inner = np.full(len(self), NO_CHILD, np.int64), np.flatnonzero(self.inner)
+        parents[self.left[inner]] = parents[self.left[inner] + 1] = inner
+        return parents
+
+    @cached_property
+    def by_category(self) -> Flags:
+        """bool [nodes]: whether the node is split by categories."""
+        by_category: Flags = self.categories.max(axis=1) > 0
+        return by_category
+
+    def levels(self, node: int) -> list[int]:
+        """Return the categories whose rows go right at a node, in increasing order."""
+        right: list[int] = np.flatnonzero(np.unpackbits(self.categories[node], bitorder="little")).tolist()
+        return right
 
     def parts(self, roots: int) -> "list[Tree]":
         """Return the tree of each root separately. Nodes keep their order and are numbered from 0."""
         if roots == 1:
             return [self]
-        root_of = list(range(roots)) + [0] * (len(self.left) - roots)
-        for node, left in enumerate(self.left):  # parents come before their children
-            if left != NO_CHILD:
-                root_of[left] = root_of[left + 1] = root_of[node]
-        nodes: list[list[int]] = [[] for _ in range(roots)]
-        number = []
-        for node, root in enumerate(root_of):
-            number.append(len(nodes[root]))
-            nodes[root].append(node)
-        return [self._only(root_nodes, number) for root_nodes in nodes]
-
-    def _only(self, nodes: list[int], number: list[int]) -> "Tree":
-        columns = {name: [column[node] for node in nodes] for name, column in vars(self).items()}
-        columns["left"] = [left if left == NO_CHILD else number[left] for left in columns["left"]]
-        return Tree(**columns)
+        root, number, parts = np.maximum(self.parents, 0), np.zeros(len(self), np.int64), []
+        root[:roots] = np.arange(roots)
+        while (root >= roots).any():
+            root = root[root]  # each pass doubles the number of generations up to the node in `root`
+        for own in (np.flatnonzero(root == each) for each in range(roots)):
+            number[own] = np.arange(own.size)
+            left = np.where(self.inner[own], number[self.left[own]], NO_CHILD)
+            parts.append(Tree(self.nodes[own], self.categories[own]).changed(left=left))
+        return parts
 
     def regions(self) -> dict[frozenset[Any], int]:
         """Return a dict: rows that reach a leaf -> the leaf. The rows are described by each feature that the
         path uses: its limits, a bitmap of its categories, and whether it may be missing."""
-        limits: list[dict[int, tuple[float, float, int, bool]]] = [{} for _ in self.left]
-        for node, left in enumerate(self.left):  # parents come before their children
+        limits: list[dict[int, tuple[float, float, int, bool]]] = [{} for _ in self.nodes]
+        nodes = zip(self.nodes.tolist(), _numbers(self.categories), strict=True)
+        for node, ((left, feature, threshold, missing_left, *_), right) in enumerate(nodes):
             if left == NO_CHILD:
                 continue
-            feature, right = self.feature[node], self.categories[node]
             low, high, categories, missing = limits[node].get(feature, (-math.inf, math.inf, -1, True))
-            sides = [(low, self.threshold[node], categories), (self.threshold[node], high, categories)]
+            sides = [(low, threshold, categories), (threshold, high, categories)]
             if right:
                 sides = [(low, high, categories & ~right), (low, high, categories & right)]
-            for side, own in enumerate(sides):
-                may_lack = missing and self.missing_left[node] == (side == 0)
+            for side, own in enumerate(sides):  # parents come before their children
+                may_lack = missing and missing_left == (side == 0)
                 limits[left + side] = {**limits[node], feature: (*own, may_lack)}
-        return {frozenset(limits[leaf].items()): leaf for leaf in self.leaves}
+        return {frozenset(limits[leaf].items()): leaf for leaf in self.leaves.tolist()}
+
+
+def new_leaves(size: int) -> tuple[Nodes, Bytes]:
+    """Return the arrays of a `Tree`, writable, whose nodes are all leaves with value 0."""
+    nodes = np.zeros(size, NODE)
+    nodes["left"] = NO_CHILD
+    return nodes, np.zeros((size, BITMAP_BYTES), np.uint8)
+
+
+def all_nodes(trees: Iterable[Tree]) -> Nodes:
+    """Return the nodes of all trees, one tree after another."""
+    return np.concatenate([np.zeros(0, NODE), *(tree.nodes for tree in trees)])
+
+
+def inner_nodes(trees: Iterable[Tree]) -> Nodes:
+    """Return all nodes that are split, one tree after another."""
+    return np.concatenate([np.zeros(0, NODE), *(tree.nodes[tree.inner] for tree in trees)])
 
 
 def merged(trees: Iterable[Tree], roots: int) -> list[Tree]:
@@ -361,16 +429,15 @@ def merged(trees: Iterable[Tree], roots: int) -> list[Tree]:
 
 def _sum_of(trees: list[tuple[Tree, dict[frozenset[Any], int]]]) -> Tree:
     tree, regions = trees[-1]
-    value, gain, cover = [0.0] * len(tree.left), [0.0] * len(tree.left), tree.cover
+    value, gain, cover = [0.0] * len(tree), [0.0] * len(tree), tree.cover.tolist()
     for rows, leaf in regions.items():
         value[leaf] = float(np.float32(math.fsum(each.value[own[rows]] for each, own in trees)))
-    for node in reversed(range(len(tree.left))):
-        left = tree.left[node]
+    for node, left in reversed([*enumerate(tree.left.tolist())]):
         if left != NO_CHILD and (both := math.fsum(cover[left : left + 2])) > 0.0:
             share, difference = cover[left + 1] / both, value[left + 1] - value[left]
             value[node] = value[left] + share * difference
             gain[node] = float(np.float32(both * share * (1.0 - share) * difference**2))
-    return dataclasses.replace(tree, value=value, gain=gain)
+    return tree.changed(value=value, gain=gain)
 
 
 # ---- Trees as the JSON of XGBoost's model file, and back ------------------------------------------------
@@ -382,77 +449,57 @@ _BEYOND_FLOAT32 = 1e39
 
 
 def tree_to_json(number: int, tree: Tree, features: int) -> dict[str, Any]:
-    size = len(tree.left)
-    parents = [_NO_PARENT] * size
-    for node, left in enumerate(tree.left):
-        if left != NO_CHILD:
-            parents[left] = parents[left + 1] = node
-    inner = [left != NO_CHILD for left in tree.left]
-    sets = {node: _members(c) for node, c in enumerate(tree.categories) if c}
-    sizes = [len(members) for members in sets.values()]
+    nodes, parents = np.flatnonzero(tree.by_category), tree.parents
+    levels = np.unpackbits(tree.categories[nodes], axis=1, bitorder="little")
+    sizes = levels.sum(axis=1, dtype=np.int64)
     return {
-        "base_weights": [_shortest(v) for v in tree.value],
-        "categories": [category for members in sets.values() for category in members],
-        "categories_nodes": [*sets],
-        "categories_segments": [end - size for end, size in zip(accumulate(sizes), sizes, strict=True)],
-        "categories_sizes": sizes,
-        "default_left": [int(left) for left in tree.missing_left],
+        "base_weights": _shortest(tree.value),
+        "categories": levels.nonzero()[1].tolist(),
+        "categories_nodes": nodes.tolist(),
+        "categories_segments": (sizes.cumsum() - sizes).tolist(),
+        "categories_sizes": sizes.tolist(),
+        "default_left": tree.missing_left.astype(np.int64).tolist(),
         "id": number,
-        "left_children": tree.left,
-        "loss_changes": [_shortest(v) for v in tree.gain],
-        "parents": parents,
-        "right_children": [left + 1 if left != NO_CHILD else NO_CHILD for left in tree.left],
-        "split_conditions": [
-            _shortest(t if is_inner else v)
-            for t, v, is_inner in zip(tree.threshold, tree.value, inner, strict=True)
-        ],
-        "split_indices": tree.feature,
-        "split_type": [int(c > 0) for c in tree.categories],
-        "sum_hessian": [_shortest(v) for v in tree.cover],
+        "left_children": tree.left.tolist(),
+        "loss_changes": _shortest(tree.gain),
+        "parents": np.where(parents == NO_CHILD, _NO_PARENT, parents).tolist(),
+        "right_children": (tree.left + tree.inner).tolist(),
+        "split_conditions": _shortest(np.where(tree.inner, tree.threshold, tree.value)),
+        "split_indices": tree.feature.tolist(),
+        "split_type": tree.by_category.astype(np.int64).tolist(),
+        "sum_hessian": _shortest(tree.cover),
         "tree_param": {
             "num_deleted": "0",
             "num_feature": str(features),
-            "num_nodes": str(size),
+            "num_nodes": str(len(tree)),
             "size_leaf_vector": "1",
         },
     }
 
 
-def _shortest(value: float) -> float:
-    """Return the shortest decimal that reads back as the same float32: half the space in JSON."""
-    return float(str(np.float32(value))) if math.isfinite(value) else _BEYOND_FLOAT32
+def _shortest(values: Float64) -> list[float]:
+    """Return the shortest decimals that read back as the same float32: half the space in JSON."""
+    return [float(str(v)) if math.isfinite(v) else _BEYOND_FLOAT32 for v in values.astype(np.float32)]
 
 
 def tree_from_json(tree: Mapping[str, Any]) -> Tree:
-    left = [int(v) for v in tree["left_children"]]
-    right = [int(v) for v in tree["right_children"]]
-    if right != [child + 1 if child != NO_CHILD else NO_CHILD for child in left]:
+    left, right = (np.array(tree[f"{side}_children"], np.int64) for side in ("left", "right"))
+    inner = left != NO_CHILD
+    if not np.array_equal(right, left + inner):
         raise ValueError("a right child does not follow its left sibling")
-    conditions = [float(np.float32(v)) for v in tree["split_conditions"]]
-    inner = [child != NO_CHILD for child in left]
-    return Tree(
-        left=left,
-        feature=[int(v) for v in tree["split_indices"]],
-        threshold=[c if is_inner else 0.0 for c, is_inner in zip(conditions, inner, strict=True)],
-        missing_left=[bool(v) for v in tree["default_left"]],
-        value=[
-            float(np.float32(weight)) if is_inner else c
-            for weight, c, is_inner in zip(tree["base_weights"], conditions, inner, strict=True)
-        ],
-        gain=[float(np.float32(v)) for v in tree["loss_changes"]],
-        cover=[float(np.float32(v)) for v in tree["sum_hessian"]],
-        categories=_categories_from_json(tree, len(left)),
-    )
-
-
-def _members(categories: int) -> list[int]:
-    return [category for category in range(categories.bit_length()) if categories >> category & 1]
+    names = "split_conditions", "base_weights", "loss_changes", "sum_hessian"
+    numbers = (np.array(tree[name], np.float32) for name in names)
+    columns: dict[str, Any] = dict(zip(("threshold", "value", "gain", "cover"), numbers, strict=True))
+    columns |= {"feature": tree["split_indices"], "missing_left": tree["default_left"]}
+    read = Tree.of_columns(left, _categories_from_json(tree, len(left)), **columns)
+    value = np.where(inner, read.value, read.threshold)
+    return read.changed(value=value, threshold=np.where(inner, read.threshold, 0.0))
 
 
 def _categories_from_json(tree: Mapping[str, Any], size: int) -> list[int]:
     if any(not 0 <= category < MAX_CATEGORIES for category in tree["categories"]):
         raise ValueError(f"a split uses a level beyond the {MAX_CATEGORIES} that a feature can have")
-    out = [0] * size
+    out = [0] * size if tree["categories_nodes"] else []
     columns = (tree[f"categories_{name}"] for name in ("nodes", "segments", "sizes"))
     for node, begin, length in zip(*columns, strict=True):
         out[node] = sum(1 << int(category) for category in {*tree["categories"][begin : begin + length]})

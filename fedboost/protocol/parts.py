@@ -10,15 +10,16 @@ Raises: PeerError for node numbers that do not match the trees or are not finite
 base score that differ from those received before."""
 
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite
+from itertools import accumulate
 
 import numpy as np
 
 from fedboost.errors import ConfigError, PeerError, quoted
+from fedboost.fixedpoint import Float32, Int64
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.tree import NO_CHILD, Tree
+from fedboost.gbdt.tree import NO_CHILD, Nodes, Tree, all_nodes
 from fedboost.privacy import packing
 from fedboost.terms.terms import Terms
 
@@ -65,8 +66,7 @@ def numbers_for(terms: Terms, booster: Booster) -> dict[str, bytes]:
     if not terms.keeps_parts or holder is None:
         return {}
     columns = [column for tree in booster.trees for column in (tree.gain, tree.cover, tree.value)]
-    numbers = booster.base_score, *(number for column in columns for number in column)
-    return {holder: np.array(numbers, _FLOAT32).tobytes()}
+    return {holder: np.concatenate([[booster.base_score], *columns]).astype(_FLOAT32).tobytes()}
 
 
 def part_of(
@@ -91,15 +91,13 @@ def part_of(
 
     Raises PeerError if `numbers` contradicts the values received before."""
     loss, columns = terms.objective.loss, terms.columns
-    first = [Tree() for _ in range(terms.constant_rounds * len(terms.roots))]
-    for leaf in first:
-        leaf.add_leaf(0.0, 0.0)
-    first = first if earlier is None else [*earlier.trees]
+    leaves = (Tree.leaf(),) * (terms.constant_rounds * len(terms.roots))
+    first = leaves if earlier is None else earlier.trees
     score, told = UNTOLD_SCORE, (*first, *trees)
     if terms.blocks.has_labels(party):
         score, told = _with_numbers(told, numbers, len(first))
         if earlier is None:
-            _check_constant(terms, score, [tree.value[0] for tree in told[: len(first)]], constant)
+            _check_constant(terms, score, [float(tree.value[0]) for tree in told[: len(first)]], constant)
         elif any(constant):
             raise PeerError("part-score", "a constant was added to the model that is continued")
     elif numbers:
@@ -116,7 +114,7 @@ def part_of(
 def _with_numbers(trees: tuple[Tree, ...], numbers: bytes, constant: int) -> tuple[float, tuple[Tree, ...]]:
     """Return the base score, and the trees with the node values in `numbers`. constant: number of leading
     trees whose leaf values were not received before."""
-    sizes = [len(tree.left) for tree in trees]
+    sizes = [*map(len, trees)]
     if len(numbers) != _FLOAT32.itemsize * (1 + 3 * sum(sizes)):
         raise PeerError(
             "part-length", f"the aggregator sent {len(numbers)} bytes of values for {sum(sizes)} nodes"
@@ -129,12 +127,12 @@ def _with_numbers(trees: tuple[Tree, ...], numbers: bytes, constant: int) -> tup
     score, *columns = np.split(told, np.cumsum([1, *(size for size in sizes for _ in range(3))])[:-1])
     complete = []
     for number, tree in enumerate(trees):
-        gain, cover, value = (column.tolist() for column in columns[3 * number : 3 * number + 3])
-        if number >= constant and any(value[leaf] != tree.value[leaf] for leaf in tree.leaves):
+        gain, cover, value = columns[3 * number : 3 * number + 3]
+        if number >= constant and (value != tree.value)[tree.leaves].any():
             raise PeerError("part-leaves", f"the leaf values of tree {number} are not those sent before")
-        if min(cover) < 0:
+        if cover.min() < 0:
             raise PeerError("part-cover", f"the aggregator sent a negative cover for a node of tree {number}")
-        complete.append(replace(tree, gain=gain, cover=cover, value=value))
+        complete.append(tree.changed(gain=gain, cover=cover, value=value))
     return float(score[0]), tuple(complete)
 
 
@@ -164,23 +162,16 @@ def _check_constant(terms: Terms, score: float, first: Sequence[float], constant
 def packed(terms: Terms, party: str, trees: Iterable[Tree]) -> bytes:
     """Encode the finite thresholds of the splits on a party's numeric columns, as little-endian float32 in
     the order of trees and nodes."""
-    places = _places(trees, _numeric(terms, party))
-    return np.array([tree.threshold[node] for tree, node in places], _FLOAT32).tobytes()
+    nodes = all_nodes(trees)
+    return nodes["threshold"][_places(terms, party, nodes)].astype(_FLOAT32).tobytes()
 
 
-def _places(trees: Iterable[Tree], numeric: Collection[int]) -> list[tuple[Tree, int]]:
-    """Return the tree and node of each split on these features that has a finite threshold."""
-    return [
-        (tree, node)
-        for tree in trees
-        for node, left in enumerate(tree.left)
-        if left != NO_CHILD and tree.feature[node] in numeric and isfinite(tree.threshold[node])
-    ]
-
-
-def _numeric(terms: Terms, party: str) -> set[int]:
+def _places(terms: Terms, party: str, nodes: Nodes) -> Int64:
+    """Return the indices of the splits on a party's numeric columns that have a finite threshold."""
     own = {*terms.blocks.columns_of(party).numeric}
-    return {number for number, name in enumerate(terms.columns.numeric) if name in own}
+    numeric = [number for number, name in enumerate(terms.columns.numeric) if name in own]
+    is_split = np.isin(nodes["feature"], numeric) & (nodes["left"] != NO_CHILD)
+    return np.flatnonzero(is_split & np.isfinite(nodes["threshold"]))
 
 
 class Thresholds:
@@ -189,16 +180,19 @@ class Thresholds:
     def __init__(self, terms: Terms, booster: Booster) -> None:
         self._terms = terms
         self._booster = booster
-        self._given: dict[str, list[float]] = {}
-        self._first = len(terms.roots) * terms.constant_rounds
+        self._given: dict[str, Float32] = {}
+        first = len(terms.roots) * terms.constant_rounds
+        due = terms.hides_columns and not terms.keeps_parts
+        self._trees = booster.trees[first:] if due else ()
+        self._nodes = all_nodes(self._trees)
 
     def lacks(self, party: str) -> bool:
         """Return whether this party still has to send thresholds. Parties that keep parts send none."""
-        return party not in self._given and bool(self._places(party))
+        return party not in self._given and len(_places(self._terms, party, self._nodes)) > 0
 
     def take(self, party: str, thresholds: bytes) -> None:
         """Check and store a party's thresholds. Raises PeerError if they cannot belong to its splits."""
-        places, size = self._places(party), _FLOAT32.itemsize
+        places, size = _places(self._terms, party, self._nodes), _FLOAT32.itemsize
         if len(thresholds) != size * len(places):
             raise PeerError(
                 "thresholds-number", f"it sent {len(thresholds)} bytes for {len(places)} thresholds"
@@ -206,11 +200,7 @@ class Thresholds:
         given = np.frombuffer(thresholds, _FLOAT32)
         if not np.isfinite(given).all():
             raise PeerError("thresholds-not-finite", "it sent a threshold that is not finite")
-        features, bins = (
-            np.array([(tree.feature[node], tree.threshold[node]) for tree, node in places], np.int64)
-            .reshape(-1, 2)
-            .T
-        )
+        features, bins = self._nodes["feature"][places], self._nodes["threshold"][places]
         order = np.lexsort((bins, features))
         same = np.diff(features[order]) == 0
         steps = np.sign(np.diff(given[order]))
@@ -218,26 +208,13 @@ class Thresholds:
         if wrong.size:
             name = self._terms.columns.features[features[order][wrong[0]]]
             raise PeerError("thresholds-order", f"its thresholds of column {quoted(name)} are not in order")
-        self._given[party] = given.astype(np.float64).tolist()
+        self._given[party] = given
 
     def of_model(self) -> Booster:
         """Return the model with thresholds, as sent by the parties, in place of bin numbers."""
-        if not self._are_due:
-            return self._booster
-        trees = [replace(tree, threshold=[*tree.threshold]) for tree in self._booster.trees]
+        thresholds, trees = self._nodes["threshold"].copy(), self._booster.trees
         for party, given in self._given.items():
-            for (tree, node), threshold in zip(
-                _places(trees[self._first :], _numeric(self._terms, party)), given, strict=True
-            ):
-                tree.threshold[node] = threshold
-        return replace(self._booster, trees=tuple(trees))
-
-    def _places(self, party: str) -> list[tuple[Tree, int]]:
-        """Return the tree and node of each split whose threshold the party sends."""
-        trees = self._booster.trees[self._first :] if self._are_due else ()
-        return _places(trees, _numeric(self._terms, party))
-
-    @property
-    def _are_due(self) -> bool:
-        """True if parties send thresholds, i.e. if columns are hidden and parties do not keep model parts."""
-        return self._terms.hides_columns and not self._terms.keeps_parts
+            thresholds[_places(self._terms, party, self._nodes)] = given
+        ends = zip(self._trees, accumulate(map(len, self._trees)), strict=True)
+        changed = [tree.changed(threshold=thresholds[end - len(tree) : end]) for tree, end in ends]
+        return replace(self._booster, trees=(*trees[: len(trees) - len(changed)], *changed))

@@ -104,7 +104,7 @@ def encode(record: Record) -> bytes:
         case Opened(turn, query, total):
             return packing.pack(b"opened", packing.number(turn), query, total.astype("<i8").tobytes())
         case TreeGrown(turn, tree, last, known):
-            content = [vars(tree), [[*vars(split).values()] for split in last], *known]
+            content = [tree.to_columns(), [[*vars(split).values()] for split in last], *known]
             return packing.pack(b"grew", packing.number(turn), json.dumps(content).encode())
         case Stopped(turn):
             return packing.pack(b"stopped", packing.number(turn))
@@ -123,12 +123,11 @@ def decode(data: bytes) -> Record:
                 return Opened(_number(turn), query, np.frombuffer(total, "<i8").astype(np.int64))
             case [b"grew", turn, content]:
                 tree, last, *known = json.loads(content)
-                return TreeGrown(
-                    _number(turn), Tree(**tree), Splits.of(Split(*split) for split in last), known
-                )
+                splits = Splits.of(Split(*split) for split in last)
+                return TreeGrown(_number(turn), Tree.of_columns(**tree), splits, known)
             case [b"stopped", turn]:
                 return Stopped(_number(turn))
-    except (FedboostError, TypeError, ValueError) as error:
+    except (FedboostError, OverflowError, TypeError, ValueError) as error:
         raise ConfigError("journal-record", f"the bytes are not a session record: {error}") from None
     raise ConfigError("journal-record", "the bytes are not a session record of this version of fedboost")
 

@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self
 
+import numpy as np
 from pydantic import BaseModel, BeforeValidator, PlainSerializer, StrictInt, ValidationError
 
 from fedboost import __version__
@@ -24,7 +25,7 @@ from fedboost.boosting.state import structure as structure_of
 from fedboost.errors import Altered, ConfigError, PeerError
 from fedboost.gbdt.booster import IMPORTANCES, Booster
 from fedboost.gbdt.objectives.objective import LabelKind
-from fedboost.gbdt.tree import NO_CHILD, Tree
+from fedboost.gbdt.tree import Tree, inner_nodes
 from fedboost.privacy import identity as signatures_identity
 from fedboost.privacy.identity import identify
 from fedboost.protocol import key_exchange
@@ -307,8 +308,7 @@ class SignedModel:
         part, salt = part_in(self.booster, self.terms, party), self.salts.get(party)
         if salt is not None:
             return digest_of(part, salt) == digest
-        splits = (zip(tree.feature, tree.left, strict=True) for tree in part.trees)
-        has = any(f < len(part.features) and left != NO_CHILD for tree in splits for f, left in tree)
+        has = (inner_nodes(part.trees)["feature"] < len(part.features)).any()
         return not has and not self.terms.blocks.has_labels(party)
 
     def _structure(self, party: str) -> bytes:
@@ -741,14 +741,9 @@ class PartyModel(SignedModel):
         view = view_of(self.terms, self.party or self.terms.parties[0])
         assert view is not None
         view = view if self.party else view.public
-        others = (place for place in range(view.parties) if place != view.place)
-        seen = {*view.own_features.tolist(), *(view.features + place for place in others)}
-        return all(
-            feature in seen
-            for tree in self.booster.trees
-            for feature, left in zip(tree.feature, tree.left, strict=True)
-            if left != NO_CHILD
-        )
+        others = [view.features + place for place in range(view.parties) if place != view.place]
+        seen = [*view.own_features, *others]
+        return bool(np.isin(inner_nodes(self.booster.trees)["feature"], seen).all())
 
 
 def trained_model_of(session: AggregatorSession) -> SignedModel:
@@ -758,11 +753,10 @@ def trained_model_of(session: AggregatorSession) -> SignedModel:
     terms = session.terms
     if not terms.keeps_parts:
         return model
-    booster, gains = part_in(model.booster, terms), dict.fromkeys(terms.parties, 0.0)
-    for tree, seen in zip(model.booster.trees, booster.trees, strict=True):
-        for feature, left, gain in zip(seen.feature, tree.left, tree.gain, strict=True):
-            if left != NO_CHILD:
-                gains[terms.parties[feature - len(booster.features)]] += gain
+    booster = part_in(model.booster, terms)
+    holder = inner_nodes(booster.trees)["feature"] - len(booster.features)
+    by_place = np.bincount(holder, inner_nodes(model.booster.trees)["gain"], len(terms.parties))
+    gains = dict(zip(terms.parties, by_place.tolist(), strict=True))
     return PartyModel(booster, terms, **facts_of(session), name=session.name, gains=gains)
 
 
@@ -811,22 +805,19 @@ def _by_party(parts: Iterable[PartyModel]) -> dict[str, PartyModel]:
 
 def _whole(number: int, tree: Tree, by_party: Mapping[str, PartyModel], terms: Terms) -> Tree:
     features = len(terms.columns.features)
-    columns = {
-        name: [*getattr(tree, name)] for name in ("feature", "threshold", "missing_left", "categories")
-    }
-    for node, feature in enumerate(tree.feature):
-        if tree.left[node] == NO_CHILD or feature < features:
-            continue
-        party = terms.parties[feature - features]
+    nodes, categories = tree.nodes.copy(), tree.categories.copy()
+    for node in np.flatnonzero(tree.inner & (tree.feature >= features)).tolist():
+        party = terms.parties[tree.feature[node] - features]
         if party not in by_party:
             raise ConfigError(
                 "model-parts-missing",
                 f"the part of {party} is missing; it is needed for split {node} of tree {number}",
             )
         theirs = by_party[party].booster.trees[number]
-        for name, column in columns.items():
-            column[node] = getattr(theirs, name)[node]
-    return replace(tree, **columns)
+        for name in ("feature", "threshold", "missing_left"):
+            nodes[name][node] = theirs.nodes[name][node]
+        categories[node] = theirs.categories[node]
+    return Tree(nodes, categories)
 
 
 def terms_to_predict(model: PartyModel, rows: int, min_common_rows: int | None = None) -> Terms:

@@ -16,7 +16,6 @@ from fedboost.boosting.queries.trees import BY_PARTY
 from fedboost.errors import printable
 from fedboost.gbdt.metrics import own_name, time_of
 from fedboost.gbdt.survival import CINDEX
-from fedboost.gbdt.tree import NO_CHILD
 from fedboost.privacy.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.contracts import AND
@@ -272,7 +271,7 @@ def _measured_model(terms: Terms) -> tuple[str, str]:
     if terms.evaluates_jointly and terms.vertical.predict_with is not None:
         return "model", f"{terms.vertical.predict_with}: each party's own part of it"
     trees = terms.earlier.trees if terms.earlier else ()
-    leaves = sum(tree.left.count(NO_CHILD) for tree in trees)
+    leaves = sum(len(tree.leaves) for tree in trees)
     parts = f"{len(trees)} trees with {leaves:,} leaves, which are part of the terms"
     return "model", f"{delimited(terms.objective.name)}, {parts}"
 

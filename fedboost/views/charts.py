@@ -373,7 +373,7 @@ def _walk(tree: Tree) -> Iterator[tuple[int, int]]:
     while waiting:
         node, depth = waiting.pop()
         yield node, depth
-        left = tree.left[node]
+        left = int(tree.left[node])
         if left != NO_CHILD:
             waiting += [(left + 1, depth + 1), (left, depth + 1)]
 
@@ -391,8 +391,8 @@ def _heights(tree: Tree, walk: Sequence[int]) -> dict[int, float]:
 def _split(tree: Tree, node: int, names: Sequence[str], categories: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the condition under which rows go left, in two parts: the feature, and its values."""
     name, threshold = names[tree.feature[node]], tree.threshold[node]
-    if right := tree.categories[node]:
-        stay = [category for code, category in enumerate(categories.get(name, ())) if not right >> code & 1]
+    if right := tree.levels(node):
+        stay = [category for code, category in enumerate(categories.get(name, ())) if code not in right]
         return [name, f": {', '.join(stay)}" if stay else " is missing"]
     if threshold == math.inf:
         return [name, " is present"]
@@ -405,9 +405,8 @@ def _line(tree: Tree, node: int, names: Sequence[str]) -> str:
     if left == NO_CHILD:
         return f"{node}:leaf={_nine(tree.value[node])},{cover}"
     name, missing = printable(names[tree.feature[node]]), left if tree.missing_left[node] else left + 1
-    if right := tree.categories[node]:
-        codes = (str(code) for code in range(right.bit_length()) if right >> code & 1)
-        split, ways = f"{name}:{{{','.join(codes)}}}", f"yes={left + 1},no={left},missing={missing}"
+    if right := tree.levels(node):
+        split, ways = f"{name}:{{{','.join(map(str, right))}}}", f"yes={left + 1},no={left},missing={missing}"
     else:
         split, ways = (f"{name}<{_nine(tree.threshold[node])}", f"yes={left},no={left + 1},missing={missing}")
     return f"{node}:[{split}] {ways},gain={_nine(tree.gain[node])},{cover}"

@@ -236,7 +236,7 @@ def test_no_model_is_measured_whose_leaves_have_single_rows(make, claims):
         "reference": True,
     }
     model = simulate(terms(objective="reg:squarederror", learning_rate=1.0, **lax), tables).model
-    assert model.booster.trees[0].cover.count(1.0) >= 8
+    assert (model.booster.trees[0].cover == 1.0).sum() >= 8
     crafted = dataclasses.replace(model, terms=model.terms.changed(**claims))
     sentence = refusal(named(make(crafted)), make(crafted))
     assert sentence.startswith('site north refuses: its policy has evaluate = "own", but ')

@@ -100,9 +100,7 @@ def test_a_model_of_no_trees_is_its_constant():
 
 @pytest.mark.parametrize("score", [1e-6, 0.2, 0.9936, 0.99996, 0.9999999])
 def test_a_base_score_near_0_or_1_is_the_margin_xgboost_makes_of_it(score):
-    tree = Tree()
-    tree.add_leaf(0.0, 1.0)
-    booster = Booster(Logistic(), float(np.float32(score)), ("a",), (tree,))
+    booster = Booster(Logistic(), float(np.float32(score)), ("a",), (Tree.leaf(),))
     rows = np.zeros((1, 1), np.float32)
     theirs = load(booster.to_xgboost()).predict(
         xgboost.DMatrix(rows, feature_names=["a"]), output_margin=True

@@ -12,6 +12,7 @@ from explained import by_definition
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inprocess import randomly, run
+from list_trees import ListTree
 from raised import raised
 
 from fedboost.errors import LocalProtocolError, PeerError
@@ -30,7 +31,7 @@ LEVELS = [0, 1, 2, 63, 64, 127, 200, 255, 0.5, 1.7, -0.5, -1, 256, 1e30, math.in
 
 def random_tree(rng, leaves, by_level, chain):
     """A tree over features, True for those by levels. chain: each split is of the leaf that came last."""
-    tree = Tree()
+    tree = ListTree()
     tree.add_leaf(float(np.float32(rng.normal())), 1.0)
     for _ in range(leaves - 1):
         node = tree.leaves[-1 if chain else int(rng.integers(len(tree.leaves)))]
@@ -42,7 +43,7 @@ def random_tree(rng, leaves, by_level, chain):
             tree.threshold[node] = float(np.float32(rng.choice([-1, -0.5, 0, 0.1, 0.5, 1, math.inf])))
         tree.add_leaf(float(np.float32(rng.normal())), 1.0)
         tree.add_leaf(float(np.float32(rng.normal())), 1.0)
-    return tree
+    return tree.tree
 
 
 def rows_of(rng, rows, by_level):
@@ -65,16 +66,14 @@ def seen(trees, columns):
     """Trees of which only the decisions by these columns are known, and no leaf value."""
     out = []
     for tree in trees:
-        known = [
-            left < 0 or feature in columns for left, feature in zip(tree.left, tree.feature, strict=True)
-        ]
+        known = ~tree.inner | np.isin(tree.feature, columns)
         masked = {
-            "feature": [f if k else 99 for f, k in zip(tree.feature, known, strict=True)],
-            "threshold": [t if k else math.inf for t, k in zip(tree.threshold, known, strict=True)],
-            "categories": [c if k else 0 for c, k in zip(tree.categories, known, strict=True)],
-            "missing_left": [m and k for m, k in zip(tree.missing_left, known, strict=True)],
+            "feature": np.where(known, tree.feature, 99),
+            "threshold": np.where(known, tree.threshold, math.inf),
+            "categories": tree.categories * known[:, None],
+            "missing_left": tree.missing_left & known,
         }
-        out.append(Tree(left=tree.left, value=[0.0] * len(tree.left), **masked))
+        out.append(tree.changed(value=0.0, **masked))
     return out
 
 
@@ -159,7 +158,8 @@ def test_margins_of_trained_models(more):
 def three_leaves():
     """x0 < 1 goes to node 1, which x1 < 2 parts into 3 and 4; node 2 is a leaf. Missing x0 goes left."""
     columns = {"feature": [0, 1, 0, 0, 0], "missing_left": [True, False, False, False, False]}
-    return Tree([1, 3, -1, -1, -1], threshold=[1.0, 2.0, 0, 0, 0], value=[0, 0, 4.0, 1.0, 2.0], **columns)
+    columns |= {"threshold": [1.0, 2.0, 0, 0, 0], "value": [0, 0, 4.0, 1.0, 2.0]}
+    return Tree.of_columns([1, 3, -1, -1, -1], **columns)
 
 
 def test_the_bits_of_a_tree_of_three_leaves():
@@ -273,10 +273,9 @@ def test_bits_behind_the_last_leaf_open_none():
 
 def covered(rng, trees):
     """The trees with covers that fit nothing, some of them 0."""
-    drawn = [np.where(rng.random(len(t.left)) < 0.1, 0, rng.exponential(size=len(t.left))) for t in trees]
+    drawn = [np.where(rng.random(len(t)) < 0.1, 0, rng.exponential(size=len(t))) for t in trees]
     return tuple(
-        replace(tree, cover=cover.astype(np.float32).tolist())
-        for tree, cover in zip(trees, drawn, strict=True)
+        tree.changed(cover=cover.astype(np.float32)) for tree, cover in zip(trees, drawn, strict=True)
     )
 
 
@@ -320,7 +319,7 @@ FOREST = {"num_parallel_tree": 3, "subsample": 0.5, "colsample_bynode": 0.6}
 @pytest.mark.parametrize("kind", [{}, FOREST, SOFTMAX, SOFTMAX | FOREST], ids=str)
 def test_reasons_of_parties_with_a_column_each_are_those_of_the_columns(kind):
     booster, X = grown(**kind)
-    assert any(any(tree.categories) for tree in booster.trees)
+    assert any(tree.by_category.any() for tree in booster.trees)
     structure, bits = shared_out(booster.trees, X, [0, 1, 2, 3])
     found = reasons(booster, structure, bits, len(X))
     assert found.tolist() == booster.contributions(X).tolist()

@@ -1,7 +1,11 @@
 """The tree that grows, and which rows are in which of its leaves."""
 
+import json
+import pickle
+
 import numpy as np
 import pytest
+from list_trees import ListTree
 from naive_trees import BestSplit, split_node
 from raised import raised
 
@@ -107,7 +111,7 @@ def test_values_must_be_those_of_the_leaves(values):
 
 
 def test_a_tree_grows():
-    tree = Tree()
+    tree = ListTree()
     assert tree.add_leaf(0.25, 7.1) == ROOT
     assert (tree.leaves, tree.cover, tree.gain) == ([ROOT], [float(np.float32(7.1))], [0.0])
     left = tree.add_leaf(-1.0, 3.0)
@@ -122,24 +126,25 @@ def test_a_tree_grows():
 
 
 def test_a_tree_grows_by_levels():
-    tree = Tree()
+    tree = ListTree()
     for value in (0.0, 1.0, 2.0):
         tree.add_leaf(value, 1.0)
     split = split_node(tree, ROOT, BestSplit(0.5, 3, 0, True, (0, 0), (0, 0), 0b1011), CUTS, 1)
     assert split == Split(ROOT, 3, 0, True, 1, 0b1011)
     assert (tree.feature[ROOT], tree.categories, tree.threshold) == (3, [0b1011, 0, 0], [0.0] * 3)
-    assert Tree([1, -1, -1]).categories == [0, 0, 0]
+    assert tree.tree.levels(ROOT) == [0, 1, 3]
+    assert Tree.of_columns([1, -1, -1]).levels(ROOT) == []
 
 
 def test_a_gain_beyond_float32_stays_finite():
-    tree = Tree()
+    tree = ListTree()
     tree.add_leaf(0.0, 1.0)
     split_node(tree, ROOT, BestSplit(1e300, 1, 2, False, (0, 0), (0, 0)), CUTS, 1)
     assert tree.gain == [float(np.finfo(np.float32).max)]
 
 
 def test_a_split_after_the_last_bin_has_no_finite_threshold():
-    tree = Tree()
+    tree = ListTree()
     tree.add_leaf(0.0, 1.0)
     split_node(tree, ROOT, BestSplit(1.0, 1, 3, False, (0, 0), (0, 0)), CUTS, 1)
     assert tree.threshold[ROOT] == float("inf")
@@ -160,14 +165,43 @@ def test_trees_with_roots_of_their_own_grow_as_one_and_part():
     assert set(margin[0]) <= {2.0, 3.0}
     assert set(margin[1]) <= {1.0, 4.0, 5.0}
 
-    tree = Tree()
+    tree = ListTree()
     for number in range(8):
         tree.add_leaf(number / 8, 1.0)
     for node, feature, left, levels in ((1, 0, 2, 0), (0, 1, 4, 0), (3, 3, 6, 0b101)):
         split_node(tree, node, BestSplit(1.0, feature, 0, False, (0, 0), (0, 0), levels), CUTS, left)
-    first, second = tree.parts(2)
+    first, second = (ListTree(**part.to_columns()) for part in tree.tree.parts(2))
     assert (first.categories, second.categories) == ([0, 0, 0], [0, 0, 0b101, 0, 0])
     assert (first.left, first.feature, first.value) == ([1, -1, -1], [1, 0, 0], [0, 0.5, 0.625])
     assert second.left == [1, -1, 3, -1, -1]
     assert (second.feature, second.value) == ([0, 0, 3, 0, 0], [0.125, 0.25, 0.375, 0.75, 0.875])
-    assert tree.parts(1) == [tree]
+    assert tree.tree.parts(1) == [tree.tree]
+
+
+def test_a_tree_cannot_change_and_is_the_same_in_another_process():
+    tree = Tree.of_columns(
+        [1, -1, -1], [0b101, 0, 0], value=[0.0, 0.25, -0.0], missing_left=[True, False, False]
+    )
+    for one in (tree, pickle.loads(pickle.dumps(tree)), eval(repr(tree)), tree.changed(cover=0.0)):
+        assert one == tree
+        assert json.loads(json.dumps(one.to_columns())) == tree.to_columns()
+        for column in (one.nodes, one.value, one.categories, Tree.leaf().categories):
+            with pytest.raises(ValueError, match="read-only"):
+                column[0] = 0
+    assert tree.changed(value=[0.0, 0.25, 0.0]) != tree  # 0.0 is not -0.0
+    assert tree.changed(np.zeros((3, 32), np.uint8)) != tree
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"value": [1.0]},
+        {"categories": [1]},
+        {"feature": [[0], [0]]},
+        {"depth": [0, 0]},
+        {"gain": [None, "a"]},
+    ],
+)
+def test_columns_that_are_no_tree(columns):
+    with pytest.raises((TypeError, ValueError)):
+        Tree.of_columns([-1, -1], **columns)

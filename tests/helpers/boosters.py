@@ -74,8 +74,8 @@ def load(text):
 
 def presence_model(left=0.5, right=-0.5):
     """One split that parts the present from the missing, by hand."""
-    columns = {"feature": [1, 0, 0], "missing_left": [False] * 3, "cover": [4.0, 3.0, 1.0]}
-    tree = Tree([1, -1, -1], threshold=[math.inf, 0, 0], value=[0, left, right], gain=[2.0, 0, 0], **columns)
+    columns = {"feature": [1, 0, 0], "gain": [2.0, 0, 0], "cover": [4.0, 3.0, 1.0]}
+    tree = Tree.of_columns([1, -1, -1], threshold=[math.inf, 0, 0], value=[0, left, right], **columns)
     return Booster(SquaredError(), 10.0, ("a", "b"), (tree,))
 
 
@@ -83,5 +83,5 @@ def level_model(categories=0b1010):
     """One split by the levels of the second feature, by hand."""
     columns = {"feature": [1, 0, 0], "missing_left": [True, False, False], "cover": [4.0, 3.0, 1.0]}
     of_nodes = {"threshold": [0.0] * 3, "gain": [2.0, 0, 0], "categories": [categories, 0, 0], **columns}
-    tree = Tree([1, -1, -1], value=[0, 0.5, -0.5], **of_nodes)
+    tree = Tree.of_columns([1, -1, -1], value=[0, 0.5, -0.5], **of_nodes)
     return Booster(SquaredError(), 10.0, ("a", "b"), (tree,), categorical=("b",))

@@ -2,10 +2,11 @@
 
 import numpy as np
 from kernel_cases import random_tree
+from list_trees import ListTree
 
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.objectives.built_in import SquaredError
-from fedboost.gbdt.tree import NO_CHILD, Tree
+from fedboost.gbdt.tree import NO_CHILD
 from tests.gbdt.reference import shap
 
 VALUES = np.array([-2, -1, -0.0, 0, 0.1, 0.25, 1, 3, 63, 200, 256, np.nan], np.float32)
@@ -16,7 +17,7 @@ def tree_of(nodes, covers):
     gain = [0.0 if child == NO_CHILD else 1.5 for child in left]
     sets = [sum(1 << level for level in one) if isinstance(one, set) else 0 for one in threshold]
     threshold = [0.0 if isinstance(one, set) else one for one in threshold]
-    return Tree(left, feature, threshold, missing_left, value, gain, list(covers), sets)
+    return ListTree(left, feature, threshold, missing_left, value, gain, list(covers), sets).tree
 
 
 def booster_of(trees, features=4):
@@ -33,7 +34,7 @@ def drawn(rng, features, depth):
 
 def chain(depth, features):
     """A tree whose left children split on and on."""
-    tree = Tree()
+    tree = ListTree()
     tree.add_leaf(0.0, 2.0 * depth)
     at = 0
     for level in range(depth):
@@ -42,7 +43,7 @@ def chain(depth, features):
         tree.left[at], tree.feature[at], tree.threshold[at] = left, level % features, 1.0 - level / 512
         tree.missing_left[at] = level % 2 == 0
         at = left
-    return tree
+    return tree.tree
 
 
 def by_definition(booster, row, holders, parties):
@@ -51,10 +52,8 @@ def by_definition(booster, row, holders, parties):
     out = np.zeros((booster.loss.outputs, parties + 1))
     out[:, -1] = booster.constant
     for number, tree in enumerate(booster.trees):
-        levels = [{c for c in range(256) if sets >> c & 1} for sets in tree.categories]
-        test = [own or threshold for own, threshold in zip(levels, tree.threshold, strict=True)]
-        right = [left + 1 for left in tree.left]
-        columns = tree.left, right, tree.feature, test, tree.missing_left, tree.value, tree.cover
+        test = [{*tree.levels(node)} or threshold for node, threshold in enumerate(tree.threshold)]
+        columns = tree.left, tree.left + 1, tree.feature, test, tree.missing_left, tree.value, tree.cover
         values = shap.shapley_values(row, [*zip(*columns, strict=True)], [*holders, parties - 1])
         out[booster.output_of(number)] += np.array(values, np.float64)
     return out if booster.loss.outputs > 1 else out[0]

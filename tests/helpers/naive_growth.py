@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 import numpy as np
+from list_trees import ListTree
 from naive_trees import FREE, BestSplit, best_split, split_node
 from splits import among, only
 
@@ -16,7 +17,7 @@ from fedboost.fixedpoint import Int64
 from fedboost.gbdt import sampling
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import STATS, Layout, Total, node_total
-from fedboost.gbdt.tree import Split, SplitRule, Splits, Tree
+from fedboost.gbdt.tree import Split, SplitRule, Splits
 from fedboost.terms.terms import Terms
 
 
@@ -312,7 +313,7 @@ def elect(split_leaves: Sequence[SplitLeaf], votes: Int64, layout: Layout, top_k
     return elected
 
 
-def add_children(tree: Tree, leaf: Leaf, best: BestSplit, cut_points: CutPoints, rule: SplitRule):
+def add_children(tree: ListTree, leaf: Leaf, best: BestSplit, cut_points: CutPoints, rule: SplitRule):
     """Split a leaf of the tree. Returns the decision for the parties."""
     value = partial(leaf_value, rule, bounds=leaf.bounds)
     left = tree.add_leaf(value(best.left), rule.hessian.decode(best.left[1]))
@@ -330,7 +331,7 @@ def grow(terms, rows, number, cut_points, scales):
         sampled_rows, number, (), terms.roots, layout.bins, *scale, threshold=scales.threshold
     )
     sums = [NodeSums.read(cells, layout) for cells in query.by_node((yield query))]
-    tree = Tree()
+    tree = ListTree()
     for root in sums:
         tree.add_leaf(leaf_value(rule, root.total), rule.hessian.decode(root.total[1]))
     frontier = [Leaf(node, node, (), root) for node, root in zip(terms.roots, sums, strict=True)]
@@ -350,7 +351,7 @@ def grow(terms, rows, number, cut_points, scales):
                 if leaf.depth + 1 < terms.trees.max_depth and split_leaf.open:
                     split_leaves.append(split_leaf)
         if not split_leaves:
-            return tree, Splits.of(new_splits)
+            return tree.tree, Splits.of(new_splits)
         try:
             elected = [layout] * len(split_leaves)
             if terms.histograms.vote_top_k:
@@ -363,4 +364,4 @@ def grow(terms, rows, number, cut_points, scales):
             frontier = level.leaves(query.by_node((yield query)))
             new_splits = ()
         except TreeAborted:
-            return tree, Splits.of(new_splits)
+            return tree.tree, Splits.of(new_splits)

@@ -4,6 +4,7 @@ of `grow_policy = "symmetric"`."""
 from dataclasses import dataclass
 
 import numpy as np
+from list_trees import ListTree
 from naive_growth import bounds_below, leaf_value, may_split, step
 from naive_trees import FREE, BestSplit, decide
 
@@ -11,7 +12,7 @@ from fedboost.boosting.queries.labels import StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.gbdt import sampling
 from fedboost.gbdt.histogram import Layout
-from fedboost.gbdt.tree import MIN_GAIN, Split, Tree
+from fedboost.gbdt.tree import MIN_GAIN, Split
 from tests.gbdt.reference.fixedpoint import quantise
 from tests.gbdt.reference.split import candidates_by_level, score, ways_to_part
 
@@ -106,7 +107,7 @@ def best_decision(pooled, level, rule, features):
 
 def grow(pooled, rule, depth, cuts, features_of):
     """(tree, leaf of each row); features_of: depth to the features of that level."""
-    tree, everything = Tree(), np.arange(pooled.gradient.size)
+    tree, everything = ListTree(), np.arange(pooled.gradient.size)
     leaf = np.zeros(everything.size, np.int64)
     whole = pooled.sums(everything)
     tree.add_leaf(leaf_value(rule, whole), rule.hessian.decode(whole[1]))
@@ -136,7 +137,7 @@ def grow(pooled, rule, depth, cuts, features_of):
                 if may_split(rule, sums[child]):
                     children.append((first + child, rows[among], below[child]))
         level = children
-    return tree, leaf
+    return tree.tree, leaf
 
 
 def train(X, y, terms, turns):
@@ -177,7 +178,7 @@ def train(X, y, terms, turns):
                 lambda above, d=drawn: drawn_at(above, *d),
             )
             trees.append(tree)
-            moves[output] += np.array(tree.value)[leaf]
+            moves[output] += tree.value[leaf]
         margin += moves
     return trees
 

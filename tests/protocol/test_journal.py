@@ -102,7 +102,7 @@ HAND_MADE = {
     ],
     "a tree missing": lambda r, t: [one for one in r if one is not r[place_of(r, TreeGrown)]],
     "a tree after the last": lambda r, t: [*r, r[place_of(r, TreeGrown)]],
-    "a tree without leaves": lambda r, t: changed(r, TreeGrown, tree=Tree()),
+    "a tree without leaves": lambda r, t: changed(r, TreeGrown, tree=Tree.of_columns([])),
     "a tree of other splits": lambda r, t: changed(r, TreeGrown, known=[[], 1, None, None], last=NO_SPLITS),
     "splits in disorder": lambda r, t: changed(
         r, TreeGrown, known=in_disorder(*r[place_of(r, TreeGrown)].known)

@@ -62,7 +62,7 @@ def test_a_continued_model_is_one_to_hold_save_and_continue(tmp_path):
     assert len(third.terms.xgb_model) < 2 * len(second.booster.to_xgboost())  # no model within a model
     theirs = xgboost.Booster(model_file=str(tmp_path / "second.json"))
     assert theirs.num_boosted_rounds() == 4
-    other = dataclasses.replace(second.booster.trees[0], value=[9.0] * len(second.booster.trees[0].value))
+    other = second.booster.trees[0].changed(value=9.0)
     changed = dataclasses.replace(second.booster, trees=(other, *second.booster.trees[1:]))
     with raised(fb.ConfigError, "model-altered"):
         fb.Model.from_bytes(dataclasses.replace(second, booster=changed).to_bytes())

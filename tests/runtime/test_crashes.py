@@ -240,7 +240,7 @@ def journals(folder, *sessions):
             "attempt 2 with 2 parties is not possible",
         ),
         (
-            [FIRST, GATHERED, TreeGrown(1, Tree(), (), [[], 1, None, None])],
+            [FIRST, GATHERED, TreeGrown(1, Tree.of_columns([]), (), [[], 1, None, None])],
             "the tree recorded in turn 1 does not fit the session: no tree ends in this turn",
         ),
         ([FIRST, GATHERED, Opened(1, b"x" * 32, np.ones(COUNTS, np.int64))], "does not ask for"),

@@ -17,7 +17,7 @@ from fedboost.boosting.queries.labels import StartQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.gbdt.histogram import STATS
 from fedboost.gbdt.histogram import Layout as Bins
-from fedboost.gbdt.tree import NO_CHILD, Splits
+from fedboost.gbdt.tree import Splits
 from fedboost.holders.column_rows import ENCRYPTED, GRADIENTS, ROW_SET
 from fedboost.protocol.messages import Ask
 from fedboost.protocol.party import PartySession
@@ -53,9 +53,9 @@ SETTINGS = {
 
 def splits_of(tree, names):
     """The nodes of a tree with the columns by name, and its leaf values."""
-    inner = [left != NO_CHILD for left in tree.left]
-    features = [names[feature] if split else None for feature, split in zip(tree.feature, inner, strict=True)]
-    return tree.left, features, tree.threshold, tree.missing_left, tree.categories, tree.value, tree.gain
+    features = [names[node] if split else None for node, split in zip(tree.feature, tree.inner, strict=True)]
+    columns = tree.to_columns()
+    return features, [columns[name] for name in columns if name not in ("feature", "cover")]
 
 
 @pytest.mark.parametrize("setting", SETTINGS)

@@ -257,10 +257,10 @@ def together():
 
 
 CHANGES = {
-    "values": lambda tree: replace(tree, value=[2 * value for value in tree.value]),
-    "thresholds": lambda tree: replace(tree, threshold=[t and t + 1 for t in tree.threshold]),
-    "directions": lambda tree: replace(tree, missing_left=[(left >= 0) for left in tree.left]),
-    "covers": lambda tree: replace(tree, cover=[cover + 1 for cover in tree.cover]),
+    "values": lambda tree: tree.changed(value=2 * tree.value),
+    "thresholds": lambda tree: tree.changed(threshold=tree.threshold + (tree.threshold != 0)),
+    "directions": lambda tree: tree.changed(missing_left=tree.inner),
+    "covers": lambda tree: tree.changed(cover=tree.cover + 1),
 }
 
 
@@ -294,17 +294,9 @@ def changed(model, tree):
 def as_of_another(tree):
     """Every split told by the number of the party itself, and nothing else of it."""
     own, untold = (len(trained()[0].terms.columns.features) + n for n in (PARTIES.index("telco"), 0))
-    inner = [left >= 0 for left in tree.left]
-    feature = [own if i and f < untold else f for f, i in zip(tree.feature, inner, strict=True)]
-    nothing = [0] * len(inner)
-    threshold = [float("inf") if i else 0.0 for i in inner]
-    return replace(
-        tree,
-        feature=feature,
-        threshold=threshold,
-        categories=nothing,
-        missing_left=[False] * len(inner),
-    )
+    feature = np.where(tree.inner & (tree.feature < untold), own, tree.feature)
+    threshold = np.where(tree.inner, np.inf, 0.0)
+    return tree.changed(0 * tree.categories, feature=feature, threshold=threshold, missing_left=False)
 
 
 def test_a_part_whose_own_splits_are_missing_is_none(tmp_path):

@@ -316,7 +316,7 @@ def test_a_feature_holder_is_told_no_leaf_value_no_bits_and_no_places_of_others(
     assert ask.query.places.tolist() == kept.queries[-1].of(number).tolist()
     assert kept.queries[-1].of(kept.terms.parties.index(other)).astype("<i4").tobytes() not in hay
     model = kept.made[party][0]._model
-    assert not any(any(tree.value) for tree in model.trees)
+    assert not any(tree.value.any() for tree in model.trees)
     assert model.base_score == 0.5 != trained("absolute").base_score
 
 
@@ -330,13 +330,13 @@ def test_the_label_holder_is_told_no_places_and_no_thresholds_of_others(kept):
         (feature, threshold, categories)
         for tree in kept.made["bank"][0]._model.trees
         for feature, threshold, categories, left in zip(
-            tree.feature, tree.threshold, tree.categories, tree.left, strict=True
+            tree.feature, tree.threshold, tree.by_category, tree.left, strict=True
         )
         if left >= 0 and feature not in own
     ]
     assert nodes
     assert {feature for feature, _, _ in nodes} <= {7, 8}
-    assert {(threshold, categories) for _, threshold, categories in nodes} == {(float("inf"), 0)}
+    assert {(threshold, categories) for _, threshold, categories in nodes} == {(float("inf"), False)}
 
 
 def test_rows_are_predicted_in_another_order_than_that_of_the_label_holders_table(kept):

@@ -449,14 +449,16 @@ def test_a_model_is_signed_by_all_in_its_file_too():
 def changed_at(model, party, column, change):
     """The model with another number at the first finite split of a party's numeric column."""
     names, own = model.booster.features, {*model.terms.blocks.columns_of(party).numeric}
-    trees = [dataclasses.replace(t, **{column: [*getattr(t, column)]}) for t in model.booster.trees]
-    tree, node = next(
-        (tree, node)
-        for tree in trees
+    trees = [*model.booster.trees]
+    number, node = next(
+        (number, node)
+        for number, tree in enumerate(trees)
         for node, left in enumerate(tree.left)
         if left >= 0 and names[tree.feature[node]] in own and np.isfinite(tree.threshold[node])
     )
-    getattr(tree, column)[node] = change(getattr(tree, column)[node])
+    values = getattr(trees[number], column).copy()
+    values[node] = change(values[node])
+    trees[number] = trees[number].changed(**{column: values})
     return dataclasses.replace(model, booster=dataclasses.replace(model.booster, trees=tuple(trees)))
 
 

@@ -78,10 +78,11 @@ def test_a_part_has_the_splits_of_its_party_alone(model):
     holders = [next(p for p in PARTIES if name in own(apart, p)) for name in features]
     foreign = 0
     for tree, told in zip(whole.trees, part.booster.trees, strict=True):
-        assert told.left == tree.left
+        assert told.left.tolist() == tree.left.tolist()
+        every, shown = tree.to_columns(), told.to_columns()
         for node, left in enumerate(tree.left):
-            decision = [getattr(tree, key)[node] for key in DECISION]
-            seen = [getattr(told, key)[node] for key in DECISION]
+            decision = [every[key][node] for key in DECISION]
+            seen = [shown[key][node] for key in DECISION]
             numbers = [told.value[node], told.gain[node], told.cover[node]]
             due = [tree.value[node], tree.gain[node], tree.cover[node]]
             assert numbers == (due if model == "bank" else [0.0] * 3)
@@ -138,9 +139,9 @@ def test_a_signature_of_another_structure_is_found():
     apart = session()
     model = analysts(apart)
     first, *others = model.booster.trees
-    feature = [number + (number == len(apart.terms.columns.features)) for number in first.feature]
-    changed = replace(model.booster, trees=(replace(first, feature=feature), *others))
-    assert feature != first.feature
+    other = first.changed(feature=first.feature + (first.feature == len(apart.terms.columns.features)))
+    changed = replace(model.booster, trees=(other, *others))
+    assert other != first
     faults = replace(model, booster=changed).faults(apart.roots, NOW)
     assert set(faults.values()) == {
         f"party {p} signed trees that differ from the model's trees" for p in PARTIES
@@ -162,7 +163,7 @@ def test_a_part_that_was_changed_is_not_the_one_that_was_signed():
     parts = {part.party: PartyModel.of(part) for part in apart.parts}
     telco = parts["telco"]
     trees = [
-        replace(tree, threshold=[t + (0 < abs(t) < 9) for t in tree.threshold])
+        tree.changed(threshold=tree.threshold + ((tree.threshold != 0) & (abs(tree.threshold) < 9)))
         for tree in telco.booster.trees
     ]
     parts["telco"] = replace(telco, booster=replace(telco.booster, trees=tuple(trees)))

@@ -81,7 +81,7 @@ def test_the_models_split_by_columns_of_all_holders_and_by_levels():
         nodes = [
             (feature, categories)
             for tree in trained(setting).trees
-            for feature, left, categories in zip(tree.feature, tree.left, tree.categories, strict=True)
+            for feature, left, categories in zip(tree.feature, tree.left, tree.by_category, strict=True)
             if left >= 0
         ]
         assert {1, 3, 4} & {feature for feature, _ in nodes}
@@ -239,7 +239,7 @@ def test_a_row_takes_a_bit_for_each_leaf_of_each_tree_in_which_a_holder_has_a_no
     for party, names in OTHERS[layout].held.items():
         own = {features.index(name) for name in names}
         each = sum(
-            -(-tree.left.count(-1) // 8)
+            -(-len(tree.leaves) // 8)
             for tree in trees
             if any(left >= 0 and f in own for f, left in zip(tree.feature, tree.left, strict=True))
         )
@@ -297,7 +297,7 @@ def test_features_behind_all_others_stand_for_their_holders():
     tree = trained("stump").trees[0]
     (feature,) = (f for f, left in zip(tree.feature, tree.left, strict=True) if left >= 0)
     holders = np.arange(6) % 3
-    told = [type(tree)(**{**vars(tree), "feature": [6 + f % 3 for f in tree.feature]})]
+    told = [tree.changed(feature=6 + tree.feature % 3)]
     parties = ("bank", "telco", "shop")
     seen, whole = Structure.of(told, parties, holders), Structure.of([tree], parties, holders)
     assert seen.holder.tolist() == whole.holder.tolist() == [feature % 3, -1, -1]

@@ -53,8 +53,8 @@ def test_every_label_holder_is_told_covers(settings):
     tables, _ = scattered(LAYOUT, pooled(150))
     settings = {"rounds": 3, "max_depth": 2, "max_bin": 8, "min_common_rows": 50, **settings}
     result = fb.simulate(matched(LAYOUT, model="parties", **settings), tables)
-    covers = [tree.cover for tree in result.party_models["bank"].booster.trees]
-    assert covers == [tree.cover for tree in result.model.booster.trees]
+    covers = [tree.cover.tolist() for tree in result.party_models["bank"].booster.trees]
+    assert covers == [tree.cover.tolist() for tree in result.model.booster.trees]
     assert all(min(own) > 0 for own in covers)
     predicted, reasons = fb.predict_jointly(result.party_models, tables, reasons=True)
     assert np.allclose(predicted, 1 / (1 + np.exp(-reasons.sum(axis=1))), rtol=1e-9)

@@ -5,6 +5,7 @@ from functools import cache
 from unittest import mock
 
 import pytest
+from list_trees import ListTree
 
 import fedboost as fb
 from fedboost.errors import PeerError
@@ -31,9 +32,9 @@ def with_trees(model, change):
     """The model with trees that `change(tree)` may change in place, once: it returns True where it did."""
     trees, done = [], False
     for tree in model.booster.trees:
-        tree = replace(tree, **{name: list(column) for name, column in vars(tree).items()})
-        done = done or change(tree)
-        trees.append(tree)
+        lists = ListTree(**tree.to_columns())
+        done = done or change(lists)
+        trees.append(lists.tree)
     assert done
     return replace(model, booster=replace(model.booster, trees=tuple(trees)))
 

@@ -3,10 +3,12 @@
 import math
 from xml.etree import ElementTree
 
+import numpy as np
 from boosters import PLAIN_AND_ONE_FOREST, load, presence_model, trained_with
 from explained import chain
+from list_trees import changed_tree
 
-from fedboost.gbdt.tree import NO_CHILD, Tree
+from fedboost.gbdt.tree import Tree
 from fedboost.views.charts import tree_svg, tree_text
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -26,8 +28,7 @@ def test_the_text_is_xgboosts(trained):
 
 
 def test_the_text_of_a_lone_leaf_and_of_odd_names():
-    tree = Tree()
-    tree.add_leaf(0.1, 3.0)
+    tree = Tree.leaf(0.1).changed(cover=3.0)
     assert tree_text(tree, ["a"]) == "0:leaf=0.100000001,cover=3\n"
     (split, *_) = tree_text(presence_model().trees[0], ["a", "größe\n\x1b[2J"]).splitlines()
     assert split == "0:[größe\\n\\x1b[2J<inf] yes=1,no=2,missing=2,gain=2,cover=4"
@@ -49,8 +50,8 @@ def test_a_picture_shows_every_node_and_every_edge(trained):
     _, booster = trained
     for tree in booster.trees:
         boxes, ways, root = shown(tree, booster.features)
-        inner = [node for node, left in enumerate(tree.left) if left != NO_CHILD]
-        assert len(boxes) == len(tree.left)
+        inner = np.flatnonzero(tree.inner).tolist()
+        assert len(boxes) == len(tree)
         assert len(ways) == len(root.findall(f"{SVG}path")) == 2 * len(inner)
         assert sorted(line for line, _ in boxes if line[0] in "+-") == sorted(
             f"{tree.value[leaf]:+.4g}" for leaf in tree.leaves
@@ -79,8 +80,10 @@ def test_nothing_in_a_picture_lies_upon_another(trained):
 
 
 def test_a_picture_names_levels_and_shortens_names():
-    tree = chain(3, 3)
-    tree.threshold[0], tree.categories[0] = 0.0, 0b100
+    def by_level(tree):
+        tree.threshold[0], tree.categories[0] = 0.0, 0b100
+
+    tree = changed_tree(chain(3, 3), by_level)
     names = ["ward", "a name that is longer than any picture has room for", '<&"\x1b']
     boxes, _, root = shown(tree, names, {"ward": ["a", "b", "c"]})
     assert [line for line, _ in boxes if line[0] not in "+-"] == [
@@ -93,9 +96,7 @@ def test_a_picture_names_levels_and_shortens_names():
 
 
 def test_a_picture_of_a_lone_leaf_and_of_a_long_chain():
-    tree = Tree()
-    tree.add_leaf(0.0, 0.0)
-    boxes, ways, _ = shown(tree, ["a"])
+    boxes, ways, _ = shown(Tree.leaf(), ["a"])
     assert (boxes, ways) == ([["+0", "cover 0"]], [])
     assert len(shown(chain(1500, 1), ["a"])[0]) == 3001
     assert len(tree_text(chain(1500, 1), ["a"]).splitlines()) == 3001

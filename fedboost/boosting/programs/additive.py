@@ -384,17 +384,17 @@ class Effects:
         of a group keeps its sum of gradients as `gain`, and that of hessians as `cover`."""
         bound, every = self._terms.bound, release.splits + release.further
         tree = tree_of(every, NO_VALUES, self._cut_points.cuts, len(release.leaves))
-        hessian = np.maximum(bound.hessian(1.0) * sums[:, :, 1], LEAST * self._hessian_sigma)
-        for leaves, gradients, hessians in zip(release.leaves, sums[:, :, 0].tolist(), hessian, strict=True):
-            for leaf, gradient, of_group in zip(leaves, gradients, hessians.tolist(), strict=True):
-                tree.gain[leaf] = float(np.float32(bound.gradient(gradient)))
-                tree.cover[leaf] = float(np.float32(of_group))
-        return tree
+        gain, cover = np.zeros((2, len(tree)), np.float32)
+        gain[release.leaves] = [[bound.gradient(units) for units in own] for own in sums[:, :, 0].tolist()]
+        hessian = bound.hessian(1.0) * sums[:, :, 1]
+        cover[release.leaves] = np.maximum(hessian, LEAST * self._hessian_sigma)
+        return tree.changed(gain=gain, cover=cover)
 
-    def learn(self, release: Release, tree: Tree) -> None:
-        """Learn from the answer that a round's trees keep, and set the values of their leaves."""
+    def learn(self, release: Release, tree: Tree) -> Tree:
+        """Learn from the answer that a round's trees keep, and return the trees with the values of their
+        leaves."""
         effect = release.effect
-        gradient, hessian = (np.array(column)[release.leaves] for column in (tree.gain, tree.cover))
+        gradient, hessian = tree.gain[release.leaves], tree.cover[release.leaves]
         spread = np.zeros((*hessian.shape, effect.rows.size))
         for group, cells in enumerate(release.cells):
             rows = effect.rows[cells] + 1e-9
@@ -404,11 +404,11 @@ class Effects:
         moved = effect.learn(answer, self._variances, self._ratio, self._unit)
         self._hessian = hessian.sum(axis=1) / self._total
         order = [cell for cells in release.cells for cell in cells]
-        for root, ends in enumerate(release.ends):
-            weight = spread[root].sum(axis=0)
-            for cell, end in zip(order, ends, strict=True):
-                tree.value[end], tree.cover[end] = float(moved[root, cell]), float(np.float32(weight[cell]))
+        value, cover = tree.value.copy(), tree.cover.copy()
+        value[release.ends] = moved[:, order]
+        cover[release.ends] = spread.sum(axis=1)[:, order].astype(np.float32)
         kept = {leaf for leaves in release.leaves for leaf in leaves}
-        for node in reversed(range(len(tree.left))):
-            if tree.left[node] != NO_CHILD and node not in kept:
-                tree.cover[node] = float(np.float32(math.fsum(tree.cover[tree.left[node] :][:2])))
+        for node, left in reversed([*enumerate(tree.left.tolist())]):
+            if left != NO_CHILD and node not in kept:
+                cover[node] = np.float32(math.fsum(cover[left : left + 2]))
+        return tree.changed(value=value, cover=cover)

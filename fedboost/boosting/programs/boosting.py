@@ -45,7 +45,7 @@ from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.metrics import VALIDATION, grows, own_name
 from fedboost.gbdt.sampling import NORM_CELLS
-from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, LeafValues, Splits, Tree
+from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, LeafValues, Splits, Tree, new_leaves
 from fedboost.protocol.contracts import GrownTrees, Outcome
 from fedboost.terms.terms import Terms
 
@@ -286,9 +286,8 @@ def _grow(
             frontier.take((yield frontier.query()))
         except TreeAborted:
             return growing.tree, growing.new_splits
-    tree = growing.tree
-    splits = yield from refresh(terms, sampled_rows, number, growing.new_splits, tree, scales.weight)
-    return tree, splits
+    grown = growing.new_splits, growing.tree
+    return (yield from refresh(terms, sampled_rows, number, *grown, scales.weight))
 
 
 # ---- Candidates that are trained in parallel in one session; the worst are dropped ----------------------
@@ -482,13 +481,9 @@ class _Forest:
     @property
     def tree(self) -> Tree:
         """All trees combined into one `Tree`. The root of a dropped candidate is a leaf with value 0."""
-        whole = Tree()
-        for _ in range(self._size):
-            whole.add_leaf(0.0, 0.0)
+        nodes, categories = new_leaves(self._size)
         for each in self._trees:
-            own = each.frontier.growing.tree
-            for name, column in vars(own).items():
-                for node, value in enumerate(column):
-                    moved = each.number[value] if name == "left" and value != NO_CHILD else value
-                    vars(whole)[name][each.number[node]] = moved
-        return whole
+            own, number = each.frontier.growing.tree, np.array(each.number)
+            nodes[number], categories[number] = own.nodes, own.categories
+            nodes["left"][number] = np.where(own.inner, number[own.left], NO_CHILD)
+        return Tree(nodes, categories)

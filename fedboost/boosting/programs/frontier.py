@@ -344,7 +344,7 @@ class GrowingTree:
 
     @property
     def tree(self) -> Tree:
-        return Tree.of(self._nodes[: self._size], self._bitmaps[: self._size])
+        return Tree(self._nodes[: self._size].copy(), self._bitmaps[: self._size].copy())
 
 
 class Histograms:

@@ -98,25 +98,24 @@ class QuantileSearch:
 
 def refresh(
     terms: Terms, rows: int, number: int, splits: Splits, tree: Tree, weight: Scale
-) -> Generator[Query, Int64, Splits]:
-    """Replace the leaf values of a grown tree, in place, with quantiles of residuals if the objective
-    requires this. The tree keeps its values if its growth is aborted.
+) -> Generator[Query, Int64, tuple[Tree, Splits]]:
+    """Return a grown tree whose leaf values are quantiles of residuals if the objective requires this, and
+    the splits that have still not been sent. The tree keeps its values if its growth is aborted.
 
     rows: upper bound on the number of rows; number: number of the round; splits: splits not yet sent to any
-    party. Returns the splits that have still not been sent."""
+    party."""
     if terms.objective.loss.quantile is None:
-        return splits
-    leaves = tree.leaves
-    narrowing = QuantileSearch(terms.objective.loss.quantile, tuple(leaves))
+        return tree, splits
+    narrowing = QuantileSearch(terms.objective.loss.quantile, tuple(tree.leaves.tolist()))
     for _ in range(labels.RESIDUAL_TURNS):
         try:
             narrowing.take((yield narrowing.query(rows, number, splits, weight)))
         except TreeAborted:
-            return splits
+            return tree, splits
         splits = NO_SPLITS
-    for leaf, value in zip(leaves, narrowing.values, strict=True):
-        tree.value[leaf] = float(np.float32(value * terms.trees.leaf_rate))
-    return splits
+    value = tree.value.copy()
+    value[tree.leaves] = np.float32(np.multiply(narrowing.values, terms.trees.leaf_rate))
+    return tree.changed(value=value), splits
 
 
 # ---- The queries before the first tree: scales, cut points, the constant to start from ------------------
@@ -396,9 +395,8 @@ def model_of(terms: Terms, score: float, trees: Iterable[Tree], means: TargetMea
         trees = *terms.earlier.trees, *trees
     if columns.base_margin is None or terms.earlier is not None:
         return Booster(terms.objective.loss, score, columns.features, tuple(trees), *kind)
-    leaves = [Tree() for _ in range(terms.trees.num_parallel_tree)]
-    for number, leaf in enumerate(leaves):
-        leaf.add_leaf(0.0 if number else terms.objective.loss.margin(score), 0.0)
+    constant = Tree.leaf(terms.objective.loss.margin(score))
+    leaves = constant, *[Tree.leaf()] * (terms.trees.num_parallel_tree - 1)
     neutral = float(terms.objective.loss.predict(np.zeros(1))[0])
     return Booster(terms.objective.loss, neutral, columns.features, (*leaves, *trees), *kind)
 

@@ -126,7 +126,8 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
                 break
             grown.append((effects.grown(release, sums), release.further))
         tree, splits = grown[number]
-        effects.learn(release, tree)
+        tree = effects.learn(release, tree)
+        grown[number] = tree, splits
         yield EndRoundQuery(ROWS, number, splits, tree.leaf_values, (), UNIT, False, ())
     parts = [part for tree, _ in grown for part in tree.parts(len(terms.roots))]
     return model_of(terms, score, merged(parts, len(terms.roots)), levels.of_model(terms))

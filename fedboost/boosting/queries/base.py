@@ -11,9 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from itertools import chain
-from math import isfinite
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grids, ends_of
 from fedboost.gbdt.histogram import STATS, Flags, Layout
 from fedboost.gbdt.kernels import level
 from fedboost.gbdt.metrics import is_metric
-from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, NO_VALUES, LeafValues, Splits, Tree
+from fedboost.gbdt.tree import NO_SPLITS, NO_VALUES, LeafValues, Splits, Tree
 from fedboost.privacy import packing
 from fedboost.privacy.packing import Segment
 from fedboost.protocol.contracts import MAX_CELLS, Bound, Only, Query
@@ -64,8 +63,6 @@ Metrics = Annotated[
 # all parties of a block, follows from the view of each.
 # Raises: PeerError (`View.check`) for a split by another party's feature that is presented as the party's
 # own, or as a feature of a party without features.
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -161,22 +158,16 @@ class View:
     def tree(self, tree: Tree) -> Tree:
         """Return a copy of a tree that contains only what this view shows. The tree may be from the model or
         from a round. A party signs the `state.structure` of these copies."""
-        seen = [
-            int(self._seen[feature]) if left != NO_CHILD else feature
-            for feature, left in zip(tree.feature, tree.left, strict=True)
-        ]
-        inner = [left != NO_CHILD for left in tree.left]
-        elsewhere = [is_inner and f >= self.features for is_inner, f in zip(inner, seen, strict=True)]
-        thresholds = _masked(tree.threshold, elsewhere, float("inf"))
-        if self.hides:
-            thresholds = [0.0 if isfinite(threshold) else threshold for threshold in thresholds]
-        return replace(
-            tree,
-            feature=seen,
-            threshold=thresholds,
-            missing_left=_masked(tree.missing_left, elsewhere, False),
-            categories=_masked(tree.categories, elsewhere, 0),
-            value=tree.value if self.has_labels else [0.0] * len(tree.value),
+        feature = tree.feature.copy()
+        feature[tree.inner] = self._seen[feature[tree.inner]]
+        elsewhere = tree.inner & (feature >= self.features)
+        threshold = np.where(elsewhere, np.inf, tree.threshold)
+        return tree.changed(
+            feature=feature,
+            threshold=np.where(np.isfinite(threshold) & self.hides, 0.0, threshold),
+            missing_left=tree.missing_left & ~elsewhere,
+            categories=np.where(elsewhere[:, None], np.uint8(0), tree.categories),
+            value=tree.value if self.has_labels else 0.0,
         )
 
     def check(self, splits: Splits) -> None:
@@ -198,8 +189,7 @@ def part_in(booster: Booster, terms: Terms, party: str = "") -> Booster:
     trees = tuple(map(view.tree, booster.trees))
     if view.has_labels:
         return replace(booster, trees=trees)
-    nothing = [[0.0] * len(tree.left) for tree in trees]
-    trees = tuple(replace(t, gain=none, cover=none) for t, none in zip(trees, nothing, strict=True))
+    trees = tuple(tree.changed(gain=0.0, cover=0.0) for tree in trees)
     return replace(booster, base_score=UNTOLD_SCORE, trees=trees)
 
 
@@ -215,10 +205,6 @@ def hidden_places(terms: Terms, cut_points: CutPoints, nodes: int) -> dict[str, 
         by_node = own + (layout.bins + 1) * np.arange(nodes)[:, None]
         places[party] = STATS * by_node.reshape(-1)
     return places
-
-
-def _masked(values: list[T], where: list[bool], value: T) -> list[T]:
-    return [value if masked else own for own, masked in zip(values, where, strict=True)]
 
 
 def view_of(terms: Terms, party: str) -> View | None:

@@ -17,7 +17,6 @@ from pydantic import ConfigDict, Field, field_validator
 
 from fedboost.errors import ConfigError, Refused, quoted
 from fedboost.gbdt.metrics import EDGES, is_at_threshold, own_name
-from fedboost.gbdt.tree import NO_CHILD
 from fedboost.privacy.pairwise import MIN_GROUP_PARTIES, Group
 from fedboost.protocol.site import MAX_SESSIONS, MAX_SPLITS, Budget, Limits, predicted_by, splits_by
 from fedboost.results.site import ModelOrigin
@@ -863,8 +862,7 @@ def _contradiction(terms: Terms, trained: Terms) -> str:
     least = np.float32(trained.trees.min_child_weight)
     first = len(trained.roots) * trained.constant_rounds
     for number, tree in enumerate(trees[first:], first + 1):
-        leaves = (c for c, left in zip(tree.cover, tree.left, strict=True) if left == NO_CHILD)
-        if len(tree.left) > 1 and (low := min(leaves)) < least:
+        if len(tree) > 1 and (low := tree.cover[tree.leaves].min()) < least:
             promised = f"min_child_weight = {trained.trees.min_child_weight:g} of its training"
             return f"tree {number} of the model has a leaf of cover {low:g}, below the {promised}"
     return ""

@@ -104,10 +104,8 @@ def tree_over(cells, cuts, roots, draw):
             grower.divide(leaf, 0, part)
     splits = Splits.of(grower.splits)
     tree = tree_of(splits, NO_VALUES, (cuts,), roots)
-    tree.cover = draw.exponential(1.0, len(tree.left)).tolist()
-    for leaf in tree.leaves:
-        tree.value[leaf] = float(np.float32(draw.normal()))
-    return tree
+    value = draw.normal(size=len(tree)).astype(np.float32)
+    return tree.changed(cover=draw.exponential(1.0, len(tree)), value=np.where(tree.inner, 0.0, value))
 
 
 @pytest.mark.parametrize("roots", [1, 3])
@@ -149,8 +147,8 @@ def margins(tree, x):
         node = 0
         while tree.left[node] >= 0:
             right = not value < tree.threshold[node]
-            if tree.categories[node]:
-                right = not np.isnan(value) and bool(tree.categories[node] >> int(value) & 1)
+            if levels := tree.levels(node):
+                right = value in levels
             if np.isnan(value):
                 right = not tree.missing_left[node]
             node = tree.left[node] + right

@@ -73,7 +73,7 @@ def test_noise_in_shares_is_less_than_that_of_each_alone():
     one, other = (
         trained(parts=randomly(ROWS, 3), protection="masked", noise=noise).booster for _ in range(2)
     )
-    assert one.trees[0].value != other.trees[0].value
+    assert one.trees[0] != other.trees[0]
 
 
 def told(party, terms, spending, state, query):

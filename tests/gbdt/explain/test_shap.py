@@ -130,7 +130,7 @@ def test_a_deep_tree():
 @pytest.mark.parametrize("left", [[1, 3, 3, -1, -1], [1, -1, -1, -1, -1], [3, -1, -1, -1, -1]])
 def test_nodes_with_two_parents_or_none_are_refused(left):
     columns = {name: [0] * 5 for name in ("feature", "threshold", "value", "gain", "cover")}
-    booster = replace(presence_model(), trees=(Tree(left=left, missing_left=[False] * 5, **columns),))
+    booster = replace(presence_model(), trees=(Tree.of_columns(left, **columns),))
     with raised(ConfigError, "model-bad-tree"):
         Booster.from_xgboost(booster.to_xgboost(), "m.json")
 
@@ -146,7 +146,7 @@ def test_splits_by_levels_are_explained_and_written_as_xgboosts():
     X = X.astype(np.float32)
     settings = {"rounds": 5, "max_depth": 4, "levels": (3, 12)}
     booster = run(X, y.astype(np.float32), randomly(600, 2), **settings).booster
-    assert any(any(tree.categories) for tree in booster.trees)
+    assert any(tree.by_category.any() for tree in booster.trees)
     kinds = {"feature_types": ["q", "c", "c"], "enable_categorical": True}
     theirs = load(booster.to_xgboost())
     found = theirs.predict(

@@ -19,7 +19,7 @@ def leaf_bits(row, trees, own):
             continue
         open_ = set(leaves)
         for node in nodes:
-            levels = {c for c in range(256) if tree.categories[node] >> c & 1}
+            levels = {*tree.levels(node)}
             x, left = row[tree.feature[node]], tree.left[node]
             goes = goes_left(x, levels or tree.threshold[node], tree.missing_left[node])
             open_ -= set(leaves_below(tree, left + 1 if goes else left))
@@ -32,7 +32,7 @@ def exit_leaf(row, tree):
     """The node that a row ends in."""
     node = 0
     while tree.left[node] >= 0:
-        levels = {c for c in range(256) if tree.categories[node] >> c & 1}
+        levels = {*tree.levels(node)}
         goes = goes_left(row[tree.feature[node]], levels or tree.threshold[node], tree.missing_left[node])
         node = tree.left[node] + (not goes)
     return node

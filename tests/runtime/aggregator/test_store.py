@@ -18,17 +18,16 @@ from fedboost.runtime.aggregator.sessions import VERSION_LINE, Folder, read_jour
 from fedboost.terms.terms import Terms
 
 TERMS = Terms.read({"columns": {"label": "y", "numeric": ["x"]}, "parties": ["a", "b", "c"]})
-TREE = Tree(
+TREE = Tree.of_columns(
     [1, -1, -1],
-    [0, 0, 0],
-    [float("inf"), 0.0, 0.0],
-    [True, False, False],
-    [0.1, -0.3, 1e-30],
-    [0.5, 0, 0],
-    [4, 2, 2],
+    threshold=[float("inf"), 0.0, 0.0],
+    missing_left=[True, False, False],
+    value=[0.1, -0.3, 1e-30],
+    gain=[0.5, 0, 0],
+    cover=[4, 2, 2],
 )
 GREW = TreeGrown(8, TREE, NO_SPLITS, [[[0, 0, 3, True, 1, 0]], 1, None, None])
-BY_LEVEL = dataclasses.replace(TREE, threshold=[0.0] * 3, categories=[1 << 254, 0, 0])
+BY_LEVEL = Tree.of_columns([1, -1, -1], [1 << 254, 0, 0])
 RECORDS = [
     Begun("session-1", TERMS, "analyst"),
     AttemptStarted(1, ("a", "b", "c")),

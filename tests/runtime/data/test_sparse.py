@@ -41,7 +41,7 @@ def model_of(*tables, **settings):
 def test_the_model_is_that_of_the_dense_table(tmp_path):
     X, y = data()
     dense = model_of({**{f"f{i}": X[:, i] for i in range(COLUMNS)}, "label": y})
-    assert len(dense.booster.trees[0].left) > 5
+    assert len(dense.booster.trees[0]) > 5
     parts = [np.arange(0, 100), np.arange(100, ROWS)]
     sparse = model_of(*({"f": scipy.sparse.csr_matrix(X[rows]), "label": y[rows]} for rows in parts))
     assert sparse.fingerprint == dense.fingerprint
@@ -155,7 +155,7 @@ def test_a_ranking_by_the_qid_of_a_file(tmp_path):
     sparse = model_of(path, **ranking)
     dense = {**{f"f{i}": X[:, i] for i in range(COLUMNS)}, "label": y, "qid": group}
     assert sparse.fingerprint == model_of(dense, **ranking).fingerprint
-    assert len(sparse.booster.trees[0].left) > 5
+    assert len(sparse.booster.trees[0]) > 5
     shares = split_by_weights(read_table(path), ["a", "b"], [1, 1], 0, "qid")
     assert sorted(part.num_rows for part in shares.values())[0] > 100
     assert model_of(*shares.values(), **ranking).fingerprint == sparse.fingerprint

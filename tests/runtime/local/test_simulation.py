@@ -46,7 +46,7 @@ def test_parties_that_do_not_all_share_masks_make_the_model_of_one(monkeypatch):
     assert len(model.attestations) == 101
     assert exchanged == [degree(101, 1)] * 101
     assert degree(101, 1) < 50
-    assert len(model.booster.trees[0].left) > 1
+    assert len(model.booster.trees[0]) > 1
     assert model.booster == simulate(few, {"pooled": table}).model.booster
 
 

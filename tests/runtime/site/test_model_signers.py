@@ -138,14 +138,14 @@ def test_trees_that_were_changed_are_signed_by_nobody(model, change):
     booster = model.booster
     trees = [*booster.trees]
     tree = trees[0]
-    leaf, split = tree.left.index(-1), next(n for n, left in enumerate(tree.left) if left >= 0)
+    nodes = np.arange(len(tree))
     changes = {
-        "leaf": {"value": [*tree.value[:leaf], 9.0, *tree.value[leaf + 1 :]]},
-        "threshold": {"threshold": [*tree.threshold[:split], 51.25, *tree.threshold[split + 1 :]]},
-        "missing": {"missing_left": [not side for side in tree.missing_left]},
+        "leaf": {"value": np.where(nodes == tree.leaves[0], 9.0, tree.value)},
+        "threshold": {"threshold": np.where(nodes == np.argmax(tree.inner), 51.25, tree.threshold)},
+        "missing": {"missing_left": ~tree.missing_left},
     }
     if change in changes:
-        trees[0] = dataclasses.replace(tree, **changes[change])
+        trees[0] = tree.changed(**changes[change])
     if change == "order":
         trees[:2] = trees[1::-1]
     score = booster.base_score + 0.25 * (change == "base score")
@@ -159,7 +159,8 @@ def test_levels_that_go_left_are_signed():
     own = signed(trained(columns=levels), NORTH)
     assert names(evaluation_terms(own)) == {"north"}
     trees = [
-        dataclasses.replace(t, categories=[c and c ^ 7 for c in t.categories]) for t in own.booster.trees
+        t.changed(categories=np.where(t.categories > 0, t.categories ^ 7, 0).astype(np.uint8))
+        for t in own.booster.trees
     ]
     assert trees != [*own.booster.trees]
     booster = dataclasses.replace(own.booster, trees=tuple(trees))
@@ -225,7 +226,7 @@ def test_a_model_of_base_margins_is_found_and_begins_as_it_did():
     columns = terms().model_dump(mode="json", exclude_unset=True)["columns"] | {"base_margin": "m"}
     own = trained(tables, columns=columns)
     assert names(evaluation_terms(signed(own, NORTH))) == {"north"}
-    first = dataclasses.replace(own.booster.trees[0], value=[3.0])
+    first = own.booster.trees[0].changed(value=3.0)
     booster = dataclasses.replace(own.booster, trees=(first, *own.booster.trees[1:]))
     asked = evaluation_terms(dataclasses.replace(signed(own, NORTH), booster=booster))
     assert names(asked) == set()
@@ -290,8 +291,8 @@ def test_weights_promise_no_rows_of_a_leaf():
 def test_covers_that_contradict_the_terms_of_the_training_are_refused(model):
     """They prove nothing, as no party signs them; but here the file itself says that leaves have few rows."""
     tree = model.booster.trees[1]
-    cover = [1.0 if left < 0 else cover for cover, left in zip(tree.cover, tree.left, strict=True)]
-    trees = (model.booster.trees[0], dataclasses.replace(tree, cover=cover), *model.booster.trees[2:])
+    cover = np.where(tree.inner, tree.cover, 1.0)
+    trees = (model.booster.trees[0], tree.changed(cover=cover), *model.booster.trees[2:])
     other = dataclasses.replace(model, booster=dataclasses.replace(model.booster, trees=trees))
     asked = evaluation_terms(other)
     assert names(asked) == {"north"}
@@ -339,7 +340,7 @@ def approved(model, *options):
 def test_an_approval_says_who_signed_the_model_and_what_it_could_read(model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     site(tmp_path)
-    leaves = sum(tree.left.count(-1) for tree in model.booster.trees)
+    leaves = sum(len(tree.leaves) for tree in model.booster.trees)
     asked, text = approved(model)
     assert f"reg:squarederror, 3 trees with {leaves} leaves, which are part of the terms" in text
     assert "signed by this site, which took part in its training" in text
