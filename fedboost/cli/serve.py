@@ -22,7 +22,7 @@ from fedboost.errors import ConfigError, SessionFailed
 from fedboost.gbdt.binned import MIN_SPARSE_FEATURES
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES
-from fedboost.gbdt.threads import SHARED
+from fedboost.gbdt.threads import SEARCH, SEARCH_THREADS, SHARED, Threads
 from fedboost.kernel_cache import folders, say_compiling, unready
 from fedboost.privacy.identity import role_of
 from fedboost.privacy.protections import scheme_of
@@ -177,6 +177,7 @@ def aggregator(
             await server.stop()
 
     share_freed_memory()
+    SEARCH.set(Threads(min(os.cpu_count() or 1, SEARCH_THREADS)))  # parties wait meanwhile
     run_until_stopped(serve())
 
 

@@ -6,6 +6,7 @@ propagates to the caller."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from itertools import pairwise
 from typing import TypeVar
 
@@ -25,6 +26,8 @@ SHARED = 1 << 16
 SHARED_CODES = 1 << 20
 """Minimum number of bin codes (rows times columns) whose sums are divided among threads. Less takes about a
 millisecond, and waking a thread up to a tenth of that."""
+SHARED_SUMS = 1 << 17
+"""Minimum number of sums in the histograms of a level that are divided among threads."""
 
 
 class Threads:
@@ -71,8 +74,18 @@ class Threads:
         shares = [slice(*share) for share in pairwise(edges.tolist()) if share[0] < share[1]]
         return pieces[: edges[-1]], shares
 
+    def shares(self, leaves: int, sums: int) -> list[tuple[int, int]]:
+        """Divide the leaves of a level, with this many sums in all, evenly among the threads. Returns the
+        first (inclusive) and the last leaf (exclusive) of each share."""
+        number = min(self.number, leaves) if sums >= SHARED_SUMS else 1
+        return [*pairwise(leaves * share // number for share in range(number + 1))]
+
 
 ONE = Threads(1)
+SEARCH: ContextVar[Threads] = ContextVar("SEARCH", default=ONE)
+"""Threads with which the aggregator searches for splits."""
+SEARCH_THREADS = 4
+"""Maximum number of these threads in an aggregator's process, which has one per core."""
 
 
 def blocks(rows: int) -> list[slice]:

@@ -22,6 +22,8 @@ from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import STATS, Flags, Layout
 from fedboost.gbdt.kernels import level as level_kernels
 from fedboost.gbdt.kernels.bins import MAX_CODES
+from fedboost.gbdt.kernels.split import level_splits
+from fedboost.gbdt.threads import SEARCH
 from fedboost.gbdt.tree import (
     BITMAP_BYTES,
     LEAF,
@@ -238,11 +240,14 @@ class GrowthSettings:
         self.cuts = cut_points.values.astype(np.float64), cut_points.offsets
         self.categorical = bool(cut_points.categorical)
         trees, max_leaves = terms.trees, terms.max_leaves_per_round // len(terms.roots)
-        categories = trees.max_cat_to_onehot, trees.max_cat_threshold
         by_gain = trees.grow_policy == "lossguide"
         self.shared = trees.grow_policy == "symmetric"
         """True if all leaves at one level of a tree share one split."""
-        self.limits = MIN_GAIN, float(trees.gamma), *categories, trees.max_depth, max_leaves, by_gain
+        self.max_categories = trees.max_cat_to_onehot, trees.max_cat_threshold
+        self.least_gain = MIN_GAIN, float(trees.gamma)
+        """Gain that a split must exceed, and gain that it must reach."""
+        self.limits = trees.max_cat_to_onehot, trees.max_depth, max_leaves, by_gain
+        self.threads = SEARCH.get()
         self.histograms = np.empty((len(terms.roots), layout.cells), np.int64)
         """Room for the histograms of a growing tree. It grows in place, and the next tree uses it again."""
 
@@ -296,6 +301,14 @@ class GrowingTree:
             self._nodes = with_room(self._nodes, self._size + 2 * room)
             self._bitmaps = with_room(self._bitmaps, len(self._nodes))
         splits = np.empty((SPLIT_COLUMNS, room), np.int32)
+        asked = ground.features, *self._rule[:2], ground.max_categories, self._signs, *ground.least_gain
+
+        def find(share: tuple[int, int]) -> None:
+            part = slice(*share)
+            level_splits(fresh[part], (histograms, self._pooled), allowed[part], *asked)
+
+        shares = ground.threads.shares(len(fresh), 0 if ground.shared else len(fresh) * histograms.shape[1])
+        ground.threads.each(find, shares)
         still_waiting, families = np.empty((2, room), LEAF)
         if len(waiting):
             still_waiting[: len(waiting)] = waiting
@@ -304,7 +317,6 @@ class GrowingTree:
             still_waiting,
             len(waiting),
             families,
-            allowed,
             self._counts,
             (self._nodes, self._size, self._bitmaps, splits),
             (histograms, self._pooled),
@@ -352,7 +364,7 @@ class Histograms:
 
     def __init__(self, terms: Terms, ground: GrowthSettings, by_path: bool) -> None:
         roots, features = len(terms.roots), len(ground.sizes)
-        self._features = ground.layout.offsets, ground.sizes
+        self._features, self._threads = (ground.layout.offsets, ground.sizes), ground.threads
         self.cells, self._size = ground.histograms, roots
         self.known = np.ones((roots * bool(terms.histograms.vote_top_k), features), np.bool_)
         """Features whose histograms a slot contains, bool [slots, features]; empty if it contains all."""
@@ -382,10 +394,11 @@ class Histograms:
             self.known = with_room(self.known, size, spare=False)
             self.used = with_room(self.used, size, spare=False)
         children, marks = np.empty(len(families) + both, LEAF), (self.known, elected, self.used)
-        *refused, self._size = level_kernels.write_children(
-            cells, asks, families, children, self.cells, self._size, *self._features, *marks
-        )
-        return tuple(refused), children
+        sums = cells, asks, families, children, self.cells, self._size, *self._features, *marks
+        shares = self._threads.shares(len(families), cells.size)
+        taken = self._threads.each(lambda share: level_kernels.write_children(*sums, *share), shares)
+        self._size += both
+        return next((refused for refused in taken if refused[0]), taken[0]), children
 
 
 class Frontier:

@@ -8,7 +8,7 @@ followed by a last pair: the sums of the positive gradients and of the hessians 
 import numpy as np
 
 from fedboost.gbdt.kernels import elementwise, loop
-from fedboost.gbdt.kernels.split import _soft_threshold, categories_right, level_splits
+from fedboost.gbdt.kernels.split import _soft_threshold, categories_right
 
 FEATURES_DISAGREE, NEGATIVE_BIN, OTHER_ROWS, OTHER_TOTAL, NEGATIVE_POSITIVE, OTHER_SIBLING = range(1, 7)
 """Reasons for rejecting sums."""
@@ -173,19 +173,16 @@ def _grow(families, tree, made, sums, features, cuts, signs, rule, max_cat_to_on
 
 
 @loop
-def split_level(
-    fresh, waiting, held, families, allowed, counts, tree, sums, features, cuts, signs, rule, limits
-):
-    """Find the best splits of the fresh leaves (`level_splits`). Leaves with a sufficient gain join the
-    waiting leaves. Then split waiting leaves, within the limits, until a child of a split leaf may split
-    again.
+def split_level(fresh, waiting, held, families, counts, tree, sums, features, cuts, signs, rule, limits):
+    """Add the fresh leaves with a sufficient gain to the waiting leaves. Then split waiting leaves, within
+    the limits, until a child of a split leaf may split again.
 
     Args:
-        fresh: `LEAF`, leaves whose best split is unknown.
+        fresh: `LEAF`, leaves whose best split was just found (`split.level_splits`).
         waiting: `LEAF`, leaves in node order, `held` of them so far; room for all leaves.
         held: number of waiting leaves.
         families: `LEAF`, receives the split leaves with a child that may split again, in node order.
-        allowed, sums, signs: as in `level_splits`.
+        sums, signs: as in `level_splits`.
         counts: int64 [roots], number of leaves of each root's tree; updated in place.
         tree: a tuple: the nodes, `NODE`, with room for two children of each leaf; the number of nodes;
             bitmaps of the categories that go right, uint8 [nodes, 32], or empty; and an array that receives
@@ -193,17 +190,14 @@ def split_level(
         features: the layout.
         cuts: cut points of all features, float32, and the index of each feature's first cut point, int64.
         rule: factors, penalties and learning rate.
-        limits: gain that a split must exceed, gain that it must reach, max_cat_to_onehot, max_cat_threshold,
-            max_depth, maximum number of leaves of a root's tree, and by_gain. If by_gain is True, only the
-            half of each root's waiting leaves with the highest gains is split, otherwise all of them.
+        limits: max_cat_to_onehot, max_depth, maximum number of leaves of a root's tree, and by_gain. If
+            by_gain is True, only the half of each root's waiting leaves with the highest gains is split,
+            otherwise all of them.
 
     Returns:
         the numbers of waiting leaves, of families and of splits.
     """
-    above, least, max_cat_to_onehot, max_cat_threshold, max_depth, max_leaves, by_gain = limits
-    factors, penalties, _ = rule
-    asked = features, factors, penalties, (max_cat_to_onehot, max_cat_threshold), signs
-    level_splits(fresh, sums, allowed, *asked, above, least)
+    max_cat_to_onehot, max_depth, max_leaves, by_gain = limits
     for i in range(fresh.size):
         if fresh[i].feature >= 0:
             waiting[held] = fresh[i]
@@ -346,7 +340,9 @@ def _add_children(leaf, children, count, asked, own_slot, positives):
 
 
 @loop
-def write_children(cells, asks, families, children, histograms, slots, offsets, sizes, known, elected, used):
+def write_children(
+    cells, asks, families, children, histograms, slots, offsets, sizes, known, elected, used, begin, end
+):
     """Check the sums of the queried children, and write a leaf and a histogram for each child that may split
     again.
 
@@ -363,13 +359,15 @@ def write_children(cells, asks, families, children, histograms, slots, offsets, 
         known, elected: as in `list_queried_children`; `known` is updated in place.
         used: bool [slots, F], features that occur in splits on the path to a leaf, or empty; updated in
             place.
+        begin, end: first (inclusive) and last (exclusive) of the families to take. Others are only counted,
+            so that threads can share the families.
 
     Returns:
-        (reason or 0, node, feature, slots in use)
+        (reason or 0, node, feature)
     """
     everything, nothing = np.zeros(0, np.bool_), np.zeros(0, np.int64)
     ask, at, count = 0, 0, 0
-    for i in range(families.size):
+    for i in range(end):
         leaf, slot = families[i], families[i].slot
         features = elected[i] if elected.size else everything
         before = known[slot].copy() if elected.size else everything
@@ -391,20 +389,23 @@ def write_children(cells, asks, families, children, histograms, slots, offsets, 
                 width += sizes[f] if chosen.size == 0 or chosen[f] else 0
             own = cells[at : at + 2 * width + 2]
             at += own.size
+            if i < begin:
+                ask += 1
+                continue
             reason, feature, gradient, hessian = _check(own, chosen, sizes)
             if reason:
-                return reason, asks[ask, 0], feature, slots
+                return reason, asks[ask, 0], feature
             which = asks[ask, 2]
             if gradient != gradients[which] or hessian != hessians[which]:
-                return OTHER_TOTAL, asks[ask, 0], 0, slots
+                return OTHER_TOTAL, asks[ask, 0], 0
             if other:
                 if own[-2] != positives[1]:
-                    return OTHER_SIBLING, asks[ask, 0], 0, slots
+                    return OTHER_SIBLING, asks[ask, 0], 0
                 _take_bins(own[:-2], histograms[slot], nothing, offsets, sizes, chosen, before)
             else:
                 positives = (own[-2], leaf.positive - own[-2])
                 if sibling_open and positives[1] < max(gradients[1 - side], 0):
-                    return NEGATIVE_POSITIVE, asks[ask, 0], 0, slots
+                    return NEGATIVE_POSITIVE, asks[ask, 0], 0
                 #     before        histograms[slot] = parent
                 #     afterwards    histograms[own_slot] = cells (the queried child)
                 #                   histograms[slot] = parent - cells (its sibling, in place)
@@ -412,15 +413,18 @@ def write_children(cells, asks, families, children, histograms, slots, offsets, 
                 target = histograms[own_slot] if own_open else nothing
                 parent = histograms[slot] if sibling_open else nothing
                 if _take_bins(own[:-2], target, parent, offsets, sizes, chosen, before) < 0:
-                    return NEGATIVE_BIN, leaf.left + 1 - side, 0, slots
+                    return NEGATIVE_BIN, leaf.left + 1 - side, 0
             ask += 1
+        if i < begin:
+            count += np.int64(leaf.open_left != 0) + np.int64(leaf.open_right != 0)
+            continue
         if elected.size:
             known[slot], known[own_slot] = features, features
         if used.size:
             used[slot, leaf.feature] = True
             used[own_slot] = used[slot]
         count = _add_children(leaf, children, count, side, own_slot, positives)
-    return 0, 0, 0, slots
+    return 0, 0, 0
 
 
 @loop

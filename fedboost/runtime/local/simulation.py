@@ -18,6 +18,7 @@ from fedboost.boosting.state import INITIAL_STATE
 from fedboost.errors import ConfigError, DurabilityError
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt.booster import Booster
+from fedboost.gbdt.threads import SEARCH, Threads
 from fedboost.holders.columns import Prediction, PredictionHolder, holder_for
 from fedboost.holders.shard import Shard
 from fedboost.privacy.identity import in_memory
@@ -137,11 +138,13 @@ def run_session(
         for name, data in shards.items()
     }
     parts: dict[str, Part] = {}
+    before = SEARCH.set(Threads(nthread))
     try:
         play(session, sites_of(terms, holders, parts), seed, meter, on_round)
     except DurabilityError as error:
         raise ConfigError("workers-lost", str(error)) from None
     finally:
+        SEARCH.reset(before)
         for holder in holders.values():
             if isinstance(holder, CollectionRows):
                 holder.close()
