@@ -148,8 +148,7 @@ def build(
         together = -(-(columns + 1) // (threads.number if len(shares) == 1 else 1))
         firsts = range(0, columns + 1, together)
         threads.each(
-            add,
-            [(pieces[s], targets[s], first, first + together) for s in shares for first in firsts],
+            add, [(pieces[s], targets[s], first, first + together) for s in shares for first in firsts]
         )
         for number, share in enumerate(shares[1:]):
             if targets[share.start] >= nodes:

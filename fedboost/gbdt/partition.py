@@ -147,12 +147,7 @@ class RowsOfNodes:
         self._threads.each(join, shares)
 
     def move_margins(
-        self,
-        splits: Splits,
-        values: LeafValues,
-        binned: BinnedRows,
-        layout: Layout,
-        margin: Float64,
+        self, splits: Splits, values: LeafValues, binned: BinnedRows, layout: Layout, margin: Float64
     ) -> None:
         """Add to each row's margin the value of its leaf in the finished tree.
 

@@ -282,13 +282,7 @@ class NormSample:
     each parallel tree, True for sampled rows. `reweigh` fills these masks block by block."""
 
     def __init__(
-        self,
-        training: Mask,
-        draws: RowSampling,
-        tree: int,
-        share: float,
-        reg_lambda: float,
-        threshold: float,
+        self, training: Mask, draws: RowSampling, tree: int, share: float, reg_lambda: float, threshold: float
     ) -> None:
         """Start with an empty sample.
 

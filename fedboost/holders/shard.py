@@ -147,10 +147,6 @@ class Shard:
     def rows(self) -> int:
         return int(self.weight.size)
 
-    def without_columns(self) -> "Shard":
-        """Return the same rows without feature values, which are not needed once they are binned."""
-        return replace(self, columns=())
-
     def pick(self, rows: Int64) -> "Shard":
         """Return the rows with these indices, in this order, without ids. Index -1 yields a row of missing
         values, and is allowed only if the rows have no labels."""

@@ -262,7 +262,7 @@ class GrowingHolder(RowsHolder):
         by_row = small_leaves or terms.draws.draws_for_trees or terms.histograms.vote_top_k > 0
         settings = self._threads, self._shard.allocate, self._relayed, by_row
         self.use(Bins.of(self.encoded(start), cut_points, *settings))
-        self._shard = self._shard.without_columns()
+        self._shard = replace(self._shard, columns=())
 
 
 NO_RISK_SETS = RiskSets(np.zeros(0, np.float32), np.zeros(1), np.ones(1))
@@ -273,12 +273,7 @@ class HorizontalHolder(GrowingHolder):
     """Holder for a party that has all columns, in one training session."""
 
     def __init__(
-        self,
-        read: Callable[[], Shard],
-        terms: Terms,
-        nthread: int = 1,
-        name: str = "",
-        sets: int = 0,
+        self, read: Callable[[], Shard], terms: Terms, nthread: int = 1, name: str = "", sets: int = 0
     ) -> None:
         """Read the rows, and set their initial margins. name: of this party; sets: see `GrowingHolder`."""
         super().__init__(read, terms, nthread, sets)

@@ -393,13 +393,7 @@ class Answer:
     bytes; charge: privacy cost, if noise was added."""
 
     def __init__(
-        self,
-        ask: Ask,
-        tag: Tag,
-        member: Membership,
-        sealer: Sealer,
-        answered: Answered,
-        state: TrainingState,
+        self, ask: Ask, tag: Tag, member: Membership, sealer: Sealer, answered: Answered, state: TrainingState
     ) -> None:
         """Seal an answer. state: training state before the query."""
         self.ask = ask

@@ -223,16 +223,7 @@ def _partition_into_scratch(codes, goes_left, rows, scratch):
 
 @loop
 def split_level(
-    columns,
-    categories,
-    first,
-    leaves,
-    value_bins,
-    missing,
-    categorical,
-    by_feature,
-    rows,
-    scratch,
+    columns, categories, first, leaves, value_bins, missing, categorical, by_feature, rows, scratch
 ):
     """Move the rows of split nodes to their children. Starts with split number `first` and stops at the first
     faulty split.
@@ -263,16 +254,7 @@ def split_level(
 
 @loop
 def partition_level(
-    columns,
-    categories,
-    value_bins,
-    missing,
-    categorical,
-    by_feature,
-    rows,
-    scratch,
-    pieces,
-    counts,
+    columns, categories, value_bins, missing, categorical, by_feature, rows, scratch, pieces, counts
 ):
     """Partition the rows of pieces into `scratch`, as `_partition_into_scratch` does. `rows` is only read.
 

@@ -25,7 +25,7 @@ from fedboost.privacy.identity import in_memory
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.contracts import Holder, Program
 from fedboost.protocol.key_exchange import Credentials
-from fedboost.protocol.messages import Ask, FromParty, Outbox, ToParty
+from fedboost.protocol.messages import FromParty, Outbox, ToParty
 from fedboost.protocol.parts import Part
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.run import Callback
@@ -164,8 +164,7 @@ def play(
     # `busy` are the parties that may have a message to send. A party without one waits for the aggregator, so
     # it leaves the list until the aggregator sends again. The session is over once no party is busy.
     nodes = {name: _Node(PartySession(site)) for name, site in sites.items()}
-    uncounted: Outbox = []
-    _deliver(session.start(), nodes, uncounted)
+    _deliver(session.start(), nodes, meter)
     draw = random.Random(seed)
     busy = list(nodes)
     while busy:
@@ -176,16 +175,10 @@ def play(
             continue
         meter.count(name, sent=size_from_party(reply))
         outbox = session.handle(name, reply)
-        if len(session.history) > len(meter.history):
-            _count(uncounted, meter)
-            for row in meter.rows(session.history):
-                if on_round:
-                    on_round(row)
-        busy = _deliver(outbox, nodes, uncounted) or busy
-        # Queries of a round are encoded together, in less than half of the time; relays may be large.
-        if uncounted and not isinstance(uncounted[-1][1], Ask):
-            _count(uncounted, meter)
-    _count(uncounted, meter)
+        for row in meter.rows(session.history):
+            if on_round:
+                on_round(row)
+        busy = _deliver(outbox, nodes, meter) or busy
 
 
 def _by_party(terms: Terms, shards: Any, site: str | None) -> Mapping[str, Any]:
@@ -300,23 +293,16 @@ def _read(data: object, terms: Terms, name: str, on_table: OnTable | None = None
     return shard
 
 
-def _deliver(outbox: Outbox, nodes: Mapping[str, _Node], uncounted: Outbox) -> list[str]:
-    """Put messages into the parties' inboxes, and add them to `uncounted`. Returns the parties to poll for
-    replies: all parties if there was a message, otherwise none."""
+def _deliver(outbox: Outbox, nodes: Mapping[str, _Node], meter: Meter) -> list[str]:
+    """Put messages into the parties' inboxes, and count their bytes. Returns the parties to poll for replies:
+    all parties if there was a message, otherwise none."""
+    last, size = None, 0
     for name, message in outbox:
         nodes[name].inbox.append(message)
-    uncounted += outbox
-    return list(nodes) if outbox else []
-
-
-def _count(uncounted: Outbox, meter: Meter) -> None:
-    """Count the bytes of messages to parties, and remove them from the list."""
-    last, size = None, 0
-    for name, message in uncounted:
         if message is not last:  # a message to several parties is encoded once
             last, size = message, len(encode_to_party(message))
         meter.count(name, received=size)
-    uncounted.clear()
+    return list(nodes) if outbox else []
 
 
 # ---- Predictions of rows whose columns are at different parties -----------------------------------------
