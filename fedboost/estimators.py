@@ -41,12 +41,11 @@ from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.protocol.run import Callback
 from fedboost.results.model import metrics_of
 from fedboost.runtime.data.draft import draft_features, split_by_site
-from fedboost.runtime.data.table import as_table
+from fedboost.runtime.data.table import as_table, is_collection
 from fedboost.runtime.data.text import SparseTable
 from fedboost.runtime.data.values import text_of as spelled
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import text_of
-from fedboost.runtime.workers.holder import is_collection
 from fedboost.terms.reading import name_here, setting_hint
 from fedboost.terms.terms import Terms
 

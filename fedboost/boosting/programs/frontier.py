@@ -395,7 +395,8 @@ class Histograms:
             self.used = with_room(self.used, size, spare=False)
         children, marks = np.empty(len(families) + both, LEAF), (self.known, elected, self.used)
         sums = cells, asks, families, children, self.cells, self._size, *self._features, *marks
-        shares = self._threads.shares(len(families), cells.size)
+        # With elected features, a share could not count the cells of others, which change `known`.
+        shares = self._threads.shares(len(families), 0 if elected.size else cells.size)
         taken = self._threads.each(lambda share: level_kernels.write_children(*sums, *share), shares)
         self._size += both
         return next((refused for refused in taken if refused[0]), taken[0]), children

@@ -360,7 +360,7 @@ def write_children(
         used: bool [slots, F], features that occur in splits on the path to a leaf, or empty; updated in
             place.
         begin, end: first (inclusive) and last (exclusive) of the families to take. Others are only counted,
-            so that threads can share the families.
+            so that threads can share the families unless `elected` has features.
 
     Returns:
         (reason or 0, node, feature)

@@ -169,6 +169,11 @@ def check_no_options(source: Database, options: ReadOptions) -> None:
         )
 
 
+def is_collection(data: object) -> bool:
+    """Return whether this is a Dask collection. Dask need not be installed."""
+    return type(data).__module__.split(".")[0] in ("dask", "dask_expr") and hasattr(data, "to_delayed")
+
+
 def as_table(data: object) -> "pa.Table | SparseTable":
     """Convert an object to a table, or read the table that it refers to. Raises ConfigError if that is not
     possible.

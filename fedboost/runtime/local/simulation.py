@@ -9,7 +9,8 @@ import os
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -33,14 +34,13 @@ from fedboost.protocol.site import KEY_BYTES, Site
 from fedboost.runtime.aggregator.programs import program_of
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.draft import split_by_site
-from fedboost.runtime.data.parquet import ParquetFiles, ParquetTable, keep, stream_of
+from fedboost.runtime.data.parquet import ParquetTable, keep, stream_of
 from fedboost.runtime.data.shard import rows_to_predict, to_shard, with_label_noise
-from fedboost.runtime.data.table import Table, as_table, source_at
+from fedboost.runtime.data.table import as_table, is_collection
 from fedboost.runtime.data.values import give_back, keep_freed_memory
 from fedboost.runtime.model import Result, finish
 from fedboost.runtime.signed_model import PartyModel, terms_to_predict
 from fedboost.runtime.telemetry import Meter, Row
-from fedboost.runtime.workers.holder import CollectionRows, is_collection
 from fedboost.terms.terms import Terms
 from fedboost.wire.messages import encode_to_party, size_from_party
 
@@ -126,28 +126,22 @@ def run_session(
     session = AggregatorSession(
         "simulation", terms, chosen, INITIAL_STATE, draw=os.urandom, callbacks=callbacks
     )
-    holders = {
-        name: CollectionRows(data, name, nthread)
-        if is_collection(data)
-        else holder_for(
-            reader_of(data, terms, name, on_table),
-            name,
-            nthread,
-            None if models is None else lambda terms, name=name: models[name].booster,  # type: ignore[misc]
-        )
-        for name, data in shards.items()
-    }
-    parts: dict[str, Part] = {}
-    before = SEARCH.set(Threads(nthread))
-    try:
-        play(session, sites_of(terms, holders, parts), seed, meter, on_round)
-    except DurabilityError as error:
-        raise ConfigError("workers-lost", str(error)) from None
-    finally:
-        SEARCH.reset(before)
-        for holder in holders.values():
-            if isinstance(holder, CollectionRows):
-                holder.close()
+    holders, parts = dict[str, Callable[[Terms, bytes], Holder]](), dict[str, Part]()
+    with ExitStack() as opened:
+        for name, data in shards.items():
+            if is_collection(data):
+                from fedboost.runtime.workers.holder import CollectionRows  # late, because it imports gRPC
+
+                holders[name] = rows = CollectionRows(data, name, nthread)
+                opened.callback(rows.close)
+                continue
+            model_of = None if models is None else lambda terms, name=name: models[name].booster
+            holders[name] = holder_for(reader_of(data, terms, name, on_table), name, nthread, model_of)
+        opened.callback(SEARCH.reset, SEARCH.set(Threads(nthread)))
+        try:
+            play(session, sites_of(terms, holders, parts), seed, meter, on_round)
+        except DurabilityError as error:
+            raise ConfigError("workers-lost", str(error)) from None
     return session, meter, [*parts.values()]
 
 
@@ -281,10 +275,7 @@ def reader_of(data: object, terms: Terms, name: str, on_table: OnTable | None = 
 
 
 def _read(data: object, terms: Terms, name: str, on_table: OnTable | None = None) -> Shard:
-    if isinstance(data, str | Path) and isinstance(found := source_at(data), ParquetFiles):
-        table: Table = replace(found.stored(None), in_memory=True)  # read column by column
-    else:
-        table = data if isinstance(data, ParquetTable) else as_table(data)
+    table = data if isinstance(data, ParquetTable) else as_table(data)
     shard = to_shard(table, terms, name)
     if on_table is not None:
         on_table(terms, name, table)

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
+import grpc
 from cryptography import x509
 from pydantic import SecretStr
 
@@ -182,8 +183,6 @@ _BUSY = 408, 425, 429
 def obstacle(server: Server, error: Exception) -> TlsFault | None:
     """Return why a tunnel, or a connection by a proxy, could not be opened, or None if a server without a
     tunnel does not answer. error: what was raised."""
-    import grpc
-
     if isinstance(error, grpc.RpcError):
         error = _look(server) or error  # gRPC reports most causes only in its own words
     details = str(getattr(error, "details", lambda: error)())
@@ -364,8 +363,6 @@ def _by_websocket(server: Server, carried: _Carried) -> Iterator[bytes]:
 
 def _by_grpc(server: Server, carried: _Carried) -> Iterator[bytes]:
     """Carry a connection over a call of gRPC, and yield what arrives for it."""
-    import grpc  # late, because trainings in one process know this module, and need no connection
-
     target, options = _way_of_grpc(server)
     options += [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
     options += [("grpc.enable_http_proxy", 0), ("grpc.default_authority", _joined(*server.place))]

@@ -118,13 +118,14 @@ class Inbox:
 # ---- The thread in which a party's sessions compute, next to that of its connection ---------------------
 # One message is handled at a time. A large reply leaves while the next one is computed; small ones leave with
 # the last one, so the connection's thread is woken once. After a hang-up nothing more is computed. Queries
-# about trees of a small table are answered in the connection's thread, without waking another one.
+# about a growing tree of a small table are answered in the connection's thread, without waking another one:
+# only if nothing but rows of this process is needed, since the answer before then shows how long one takes.
 
 
 LARGE_REPLY = 1 << 16
 """Size in bytes above which a reply is sent at once, instead of together with the last reply."""
 SHORT_SECONDS = 0.02
-"""If an answer took less than this, the next one about a tree is computed in the connection's thread."""
+"""An answer about a growing tree is computed in the connection's thread if the one before took less."""
 
 Reply = tuple[messages.FromParty, bytes]
 """A message to the aggregator, and its bytes."""
@@ -148,10 +149,13 @@ class SessionThread:
         self.hung_up.set()
         self._thread.shutdown(wait=False)
 
-    async def replies(self, session: PartySession, message: messages.ToParty) -> AsyncGenerator[Reply, None]:
+    async def replies(
+        self, session: PartySession, message: messages.ToParty, alone: bool
+    ) -> AsyncGenerator[Reply, None]:
         """Yield the replies to a message as they are computed. Closing the generator early waits until the
-        session has stopped computing."""
-        if self._took < SHORT_SECONDS and isinstance(message, messages.Ask) and message.query.tree >= 0:
+        session has stopped computing. alone: True if answers need only rows of this process."""
+        is_short = alone and self._took < SHORT_SECONDS
+        if is_short and isinstance(message, messages.Ask) and message.query.of_tree:
             for reply in self._compute(session, message):
                 yield reply
             return
@@ -322,6 +326,8 @@ class PartyNode:
         self._thread = SessionThread()
         self._name = self._analyst = ""
         """Name of the last offered session, and its analyst, who is '' once in the audit log."""
+        self._alone = False
+        """True if answers in this session need neither other parties nor workers."""
         self._attended = False
         self._refusals = 0
         book, busy = CheckBook(self._memory, self.watch.page_state.checked), lambda: self._session is not None
@@ -468,7 +474,7 @@ class PartyNode:
         if isinstance(message, messages.Ask):
             self.watch.asked(message)
         answers = False
-        async with contextlib.aclosing(self._thread.replies(session, message)) as replies:
+        async with contextlib.aclosing(self._thread.replies(session, message, self._alone)) as replies:
             async for reply, data in replies:
                 answers |= isinstance(reply, messages.Report)
                 try:
@@ -501,6 +507,7 @@ class PartyNode:
         self._close_session("another session started", paused=True)
         self._name, self._analyst = session, analyst
         self.watch.offered(session, analyst, terms)
+        self._alone = terms is not None and not terms.blocks and self._config.workers is None
         self._session = PartySession(self._site())
 
     def _session_for(self, message: messages.ToParty) -> PartySession | None:

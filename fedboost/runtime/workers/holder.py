@@ -423,11 +423,6 @@ def check_under_workers(terms: Terms, party: str) -> None:
 # Rows are in the order of the partitions. Partitions are computed once, and are not moved.
 
 
-def is_collection(data: object) -> bool:
-    """Return whether this is a Dask collection. Dask need not be installed."""
-    return type(data).__module__.split(".")[0] in ("dask", "dask_expr") and hasattr(data, "to_delayed")
-
-
 class CollectionRows:
     """Rows of a party in a Dask DataFrame. Calling the object returns a session's holder of the rows, on the
     workers that have the rows.
