@@ -2,10 +2,11 @@
 
     python benchmarks/network/network.py
 
-Trains on generated dense float32 rows: binary:logistic, depth 6, 256 bins. Every party and the aggregator
-is a process with one thread, connected by gRPC over loopback: `plain` without keys, `masked` with mutual
-TLS. XGBoost's workers are processes with one thread, connected by its tracker (rabit). The sides alternate,
-and fedboost's models are compared. All processes share the cores of one machine.
+Trains on generated dense float32 rows: binary:logistic, depth 6, 256 bins. Every party is a process with
+one thread, and the aggregator one that searches for splits with a thread per core. They are connected by
+gRPC over loopback: `plain` without keys, `masked` with mutual TLS. XGBoost's workers are processes with one
+thread, connected by its tracker (rabit). The sides alternate, and fedboost's models are compared. All
+processes share the cores of one machine.
 
 The seconds of a tree are the median of rounds 6 to 25 of one training. Its CPU seconds are the sum over all
 processes of the side in these rounds, divided by 20.

@@ -13,8 +13,8 @@ The sides alternate:
 Categories are level numbers on all sides. The label of kddcup99_10pct is normal or not normal.
 
 Seconds are CPU time with one thread and wall time with two. The time of a tree is the time between the ends
-of rounds 5 and 25, divided by 20. fedboost's includes the metric of each round and message encoding.
-scikit-learn's is the difference between trainings of 5 and of 25 rounds.
+of rounds 5 and 25, divided by 20. fedboost's includes the metric of each round and the size of each message,
+for which queries are encoded. scikit-learn's is the difference between trainings of 5 and of 25 rounds.
 
 The claims: with one thread a tree costs at most 0.8 times XGBoost's and 0.6 times LightGBM's, with two
 threads at most 0.9 times XGBoost's. From raw floats to the end of the first tree takes at most half of
