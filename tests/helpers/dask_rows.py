@@ -17,6 +17,7 @@ SMALL = {"rounds": 3, "max_depth": 3, "max_bin": 16, "protection": "plain"}
 
 
 _CLIENTS = []
+dask.config.set({"distributed.worker.profile.enabled": False})  # may deadlock in Python 3.11, see hold.py
 
 
 @cache

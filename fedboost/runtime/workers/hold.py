@@ -9,6 +9,7 @@ import hmac
 import json
 import queue
 import secrets
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -444,6 +445,7 @@ def hold(load: Load, *parts: Any) -> Held:
     from files. Errors are returned in the report."""
     try:
         keep_freed_memory()
+        _stop_profiler()
         terms, ranges = Terms.from_canonical(load.terms), load.ranges
         if parts:
             table: Table = pa.concat_tables([as_table(part) for part in parts], promote_options="permissive")
@@ -473,6 +475,19 @@ def hold(load: Load, *parts: Any) -> Held:
         return Held(fault=failed(error))
     except Exception as error:  # noqa: BLE001 - any error of a library is reported in one line
         return Held(fault=failed(_of_library(error)))
+
+
+def _stop_profiler() -> None:
+    """Stop the profiler of this Dask worker. In Python 3.11, it may stop the whole process for good while
+    another thread creates or drops objects of gRPC (python/cpython#106883)."""
+    if sys.version_info >= (3, 12) or "distributed" not in sys.modules:
+        return
+    try:
+        worker = sys.modules["distributed"].get_worker()
+    except ValueError:  # this process is not a worker
+        return
+    if (profiler := worker.periodic_callbacks.get("profile")) is not None:
+        worker.loop.add_callback(profiler.stop)
 
 
 def _answered(holder: Holder, request: bytes) -> bytes:
