@@ -168,6 +168,11 @@ class Booster:
         """The trees of each output, as returned by `node_columns`."""
         return [node_columns(trees) for trees in self._trees_by_output]
 
+    @cached_property
+    def _covers(self) -> list[Float64]:
+        # Copies are contiguous: one array type for numba.
+        return [all_nodes(trees)["cover"].copy() for trees in self._trees_by_output]
+
     @property
     def _is_categorical(self) -> list[bool]:
         categorical = {*self.categorical}
@@ -239,9 +244,8 @@ class Booster:
         out = np.zeros((rows.shape[0], self.loss.outputs, rows.shape[1] + 1), np.float64)
         out[:, :, -1] = self.constant if base_margin is None else base_margin[:, np.newaxis]
         if self.trees:
-            for number, trees in enumerate(self._trees_by_output):
-                cover = all_nodes(trees)["cover"].copy()  # contiguous: one array type for numba
-                add_contributions(rows, self._nodes[number], cover, number, out)
+            for number, (nodes, cover) in enumerate(zip(self._nodes, self._covers, strict=True)):
+                add_contributions(rows, nodes, cover, number, out)
         return out if self.loss.outputs > 1 else out[:, 0]
 
     @cached_property

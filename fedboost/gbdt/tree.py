@@ -376,9 +376,9 @@ class Tree:
         while (root >= roots).any():
             root = root[root]  # each pass doubles the number of generations up to the node in `root`
         for own in (np.flatnonzero(root == each) for each in range(roots)):
-            number[own] = np.arange(own.size)
-            left = np.where(self.inner[own], number[self.left[own]], NO_CHILD)
-            parts.append(Tree(self.nodes[own], self.categories[own]).changed(left=left))
+            number[own], nodes = np.arange(own.size), self.nodes[own]
+            nodes["left"] = np.where(self.inner[own], number[self.left[own]], NO_CHILD)
+            parts.append(Tree(nodes, self.categories[own]))
         return parts
 
     def regions(self) -> dict[frozenset[Any], int]:
